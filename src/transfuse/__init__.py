@@ -1,0 +1,55 @@
+"""transfuse: transposed convolutions, fused.
+
+>>> y = transfuse.conv_transpose3d_max_max_sum(x, weight, bias, stride=2, padding=2)
+>>> y = transfuse.conv_transpose(x, weight, bias, stride=2, then=[sigmoid()])
+>>> transfuse.solution("conv-transpose3d-max-max-sum")(input, kernel, conv_bias, output, ...)
+"""
+
+from transfuse import stages
+from transfuse.chain import Chain
+from transfuse.errors import DocumentError, UnsupportedError
+from transfuse.functions import (
+    conv_transpose,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
+from transfuse.operators import (
+    Operator,
+    operator,
+    solution,
+)
+from transfuse.operators.asym_kernel import conv_transpose_2d_square_input_asym_kernel
+from transfuse.operators.avgpool_clamp_softmax_scale import (
+    conv_transpose3d_avgpool_clamp_softmax_multiply,
+)
+from transfuse.operators.batchnorm_tanh_maxpool_groupnorm import (
+    conv_transpose2d_batchnorm_tanh_maxpool_groupnorm,
+)
+from transfuse.operators.max_max_sum import conv_transpose3d_max_max_sum
+from transfuse.operators.softmax_bias_scale_sigmoid import (
+    conv_transpose2d_softmax_biasadd_scaling_sigmoid,
+)
+from transfuse.problem import Problem
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Chain",
+    "DocumentError",
+    "Operator",
+    "Problem",
+    "UnsupportedError",
+    "conv_transpose",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose2d_batchnorm_tanh_maxpool_groupnorm",
+    "conv_transpose2d_softmax_biasadd_scaling_sigmoid",
+    "conv_transpose3d",
+    "conv_transpose3d_avgpool_clamp_softmax_multiply",
+    "conv_transpose3d_max_max_sum",
+    "conv_transpose_2d_square_input_asym_kernel",
+    "operator",
+    "solution",
+    "stages",
+]

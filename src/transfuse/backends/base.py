@@ -1,0 +1,47 @@
+"""What a backend answers: can it run this, what would it do, and the result."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from transfuse.chain import Chain
+from transfuse.plan import Plan
+from transfuse.problem import Problem
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Yes, or the reason why not."""
+
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.reason
+
+
+class Backend(Protocol):
+    """One way to run chains.
+
+    ``verdict`` and ``plan`` are pure: they look at the chain and the problem, never at tensors.
+    ``run`` is only asked where the verdict is yes, with tensors that have been checked; it writes
+    into ``out`` where one is given and returns the result.
+    """
+
+    name: str
+
+    def verdict(self, chain: Chain, problem: Problem) -> Verdict: ...
+
+    def plan(self, chain: Chain, problem: Problem) -> Plan: ...
+
+    def run(
+        self,
+        chain: Chain,
+        problem: Problem,
+        x: Tensor,
+        weight: Tensor,
+        operands: Mapping[str, Tensor],
+        out: Tensor | None = None,
+    ) -> Tensor: ...

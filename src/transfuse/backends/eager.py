@@ -1,0 +1,47 @@
+"""Plain torch: runs every chain on every device, one stage after another. Always last in line.
+
+On CPU 16-bit tensors are widened to float32, computed, and rounded once at the end: torch lacks
+some kernels for them there (avg_pool3d in half precision), and rounds after every stage. On other
+devices torch has the kernels, and the stages run in the tensors' own type.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from transfuse.backends.base import Verdict
+from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
+from transfuse.plan import Plan, staged
+from transfuse.problem import Problem
+from transfuse.reference import evaluate
+
+
+class Eager:
+    name = "eager"
+
+    def verdict(self, chain: Chain, problem: Problem) -> Verdict:
+        return Verdict()
+
+    def plan(self, chain: Chain, problem: Problem) -> Plan:
+        return staged(chain, problem, temporary=_compute_type(problem).itemsize)
+
+    def run(
+        self,
+        chain: Chain,
+        problem: Problem,
+        x: Tensor,
+        weight: Tensor,
+        operands: Mapping[str, Tensor],
+        out: Tensor | None = None,
+    ) -> Tensor:
+        compute = _compute_type(problem)
+        wide = {name: tensor.to(compute) for name, tensor in operands.items()}
+        y = evaluate(chain, problem, x.to(compute), weight.to(compute), wide).to(x.dtype)
+        return y if out is None else out.copy_(y)
+
+
+def _compute_type(problem: Problem) -> torch.dtype:
+    element = ELEMENTS[problem.dtype]
+    return element.compute if problem.device == "cpu" else element.dtype

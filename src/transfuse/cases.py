@@ -1,0 +1,47 @@
+"""Case: a problem and the scalars of an operator, on one line that can be pasted.
+
+``n1 ci32 co64 i32x64x64 k3 s2 p1 op1 fp32 cpu pool_kernel=2 clamp_min=0 clamp_max=1``
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from transfuse.problem import Problem
+from transfuse.stages import Number
+
+
+@dataclass(frozen=True)
+class Case:
+    problem: Problem
+    scalars: Mapping[str, Number] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, line: str) -> "Case":
+        """Words with ``=`` are scalars, the others the problem line."""
+        words = line.split()
+        scalars: dict[str, Number] = {}
+        for word in words:
+            name, equals, text = word.partition("=")
+            if equals:
+                if name in scalars:
+                    raise ValueError(f"{name} is given twice in {line!r}")
+                scalars[name] = _number(word, text)
+        return cls(Problem.parse(" ".join(w for w in words if "=" not in w)), scalars)
+
+    def on(self, dtype: str | None = None, device: str | None = None) -> "Case":
+        """The same case with another element type or on another device."""
+        changes = {"dtype": dtype, "device": device}
+        changed = {key: value for key, value in changes.items() if value is not None}
+        return Case(replace(self.problem, **changed), self.scalars)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return " ".join([str(self.problem), *(f"{k}={v:g}" for k, v in self.scalars.items())])
+
+
+def _number(word: str, text: str) -> Number:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise ValueError(f"{word!r} does not give a number")

@@ -1,0 +1,105 @@
+"""Chain: stages in order, exactly one of them the transposed convolution."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from transfuse.problem import Problem, Shape
+from transfuse.stages import ConvTranspose, Env, Number, Stage
+
+
+@dataclass(frozen=True, init=False)
+class Chain:
+    """What is computed: ``prologue -> conv -> epilogue``. Prints as the arrows it stands for."""
+
+    stages: tuple[Stage, ...]
+
+    def __init__(self, *stages: Stage) -> None:
+        for stage in stages:
+            if not isinstance(stage, Stage):
+                raise TypeError(f"a chain is made of stages, not {type(stage).__name__}: {stage!r}")
+        convolutions = [stage for stage in stages if isinstance(stage, ConvTranspose)]
+        if len(convolutions) != 1:
+            raise ValueError(
+                f"a chain holds exactly one transposed convolution, not {len(convolutions)}: "
+                + _arrows(stages)
+            )
+        object.__setattr__(self, "stages", tuple(stages))
+
+    @property
+    def at(self) -> int:
+        """Where the convolution stands."""
+        return next(i for i, stage in enumerate(self.stages) if isinstance(stage, ConvTranspose))
+
+    @property
+    def conv(self) -> ConvTranspose:
+        stage = self.stages[self.at]
+        assert isinstance(stage, ConvTranspose)
+        return stage
+
+    @property
+    def prologue(self) -> tuple[Stage, ...]:
+        return self.stages[: self.at]
+
+    @property
+    def epilogue(self) -> tuple[Stage, ...]:
+        return self.stages[self.at + 1 :]
+
+    @property
+    def exact(self) -> bool:
+        """Whether small integers give results that can be compared bit for bit."""
+        return all(stage.exact for stage in self.stages)
+
+    def bind(self, scalars: Mapping[str, Number]) -> "Chain":
+        """The chain with numbers in place of the names in ``scalars``."""
+        return Chain(*(stage.bind(scalars) for stage in self.stages))
+
+    def lift(self) -> tuple["Chain", Env]:
+        """The chain with names in place of its tensors, and the tensors under those names."""
+        env: Env = {}
+        stages = [stage.lift(f"{stage.name}{i}", env) for i, stage in enumerate(self.stages)]
+        return Chain(*stages), env
+
+    def swap(self, at: int, count: int, *stages: Stage) -> "Chain":
+        """The chain with ``count`` stages from ``at`` on replaced."""
+        return Chain(*self.stages[:at], *stages, *self.stages[at + count :])
+
+    def shapes(self, problem: Problem) -> tuple[Shape, ...]:
+        """The shape before the first stage and after each one; raises where a stage cannot."""
+        shapes = [problem.input]
+        for stage in self.stages:
+            if isinstance(stage, ConvTranspose):
+                shapes.append(problem.at(shapes[-1].spatial).output())
+            else:
+                shapes.append(stage.shape(shapes[-1]))
+        return tuple(shapes)
+
+    def core(self, problem: Problem) -> Problem:
+        """The convolution's own problem: the sizes that the prologue leaves."""
+        return problem.at(self.shapes(problem)[self.at].spatial)
+
+    def needed(self, problem: Problem) -> tuple[int, ...]:
+        """How many of the convolution's outputs along each axis reach the result at all."""
+        shapes = self.shapes(problem)
+        extents = shapes[-1].spatial
+        for stage, before in reversed(
+            list(zip(self.epilogue, shapes[self.at + 1 : -1], strict=True))
+        ):
+            extents = stage.need(extents, before.spatial)
+        return extents
+
+    def channels(self, problem: Problem) -> Iterator[tuple[str, int]]:
+        """Every per-channel operand by name, with the channels it must have."""
+        for stage, before in zip(self.stages, self.shapes(problem)[:-1], strict=True):
+            count = problem.out_channels if isinstance(stage, ConvTranspose) else before.c
+            for name in stage.operands:
+                yield name, count
+
+    def without_bias(self) -> "Chain":
+        return self.swap(self.at, 1, replace(self.conv, bias=None))
+
+    def __str__(self) -> str:
+        return _arrows(self.stages)
+
+
+def _arrows(stages: Sequence[Stage]) -> str:
+    return " -> ".join(map(str, stages)) or "nothing"

@@ -1,0 +1,250 @@
+"""The way in: tensors are checked against the problem, a backend is chosen, and it runs.
+
+Every check comes before anything is written. Exceptions are torch's for the same mistake.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain as concat
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transfuse.chain import Chain
+from transfuse.dispatch import choose
+from transfuse.elements import BY_DTYPE, ELEMENTS
+from transfuse.geometry import integer, per_axis
+from transfuse.problem import AXES, Problem, Shape
+from transfuse.stages.whole import BatchNorm
+
+Size = int | Sequence[int]
+
+
+def call(
+    chain: Chain,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    *,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    out: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """A torch-style call: sizes come from the tensors, and x may lack the batch axis."""
+    for name, tensor in {"input": x, "weight": weight, **operands}.items():
+        _tensor(name, tensor)
+    rank = chain.conv.rank
+    conv = f"conv_transpose{rank}d"
+    if weight.dim() != rank + 2:
+        raise RuntimeError(
+            f"{conv}: expected a weight of {rank + 2} axes (Ci, Co/groups, "
+            f"{', '.join(AXES[rank])}), but got {list(weight.shape)}"
+        )
+    if x.dim() not in (rank + 1, rank + 2):
+        raise RuntimeError(
+            f"expected {rank + 1}D (unbatched) or {rank + 2}D (batched) input to {conv}, "
+            f"but got input of size {list(x.shape)}"
+        )
+    batched = x.dim() == rank + 2
+    if not batched and any(isinstance(stage, BatchNorm) for stage in chain.stages):
+        raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
+    if not batched:
+        x = x.unsqueeze(0)
+    if x.shape[1] != weight.shape[0]:
+        raise RuntimeError(
+            f"{conv}: weight of size {list(weight.shape)} expects an input of {weight.shape[0]} "
+            f"channels, but got {x.shape[1]} in {list(x.shape)}"
+        )
+    groups = integer("groups", groups)
+    if chain.conv.either_kernel:
+        channels = next(iter(operands.values())).numel()
+        groups = kernel_groups(weight, channels, groups)
+    problem = Problem(
+        batch=x.shape[0],
+        in_channels=x.shape[1],
+        out_channels=weight.shape[1] * groups,
+        spatial=tuple(x.shape[2:]),
+        kernel=tuple(weight.shape[2:]),
+        stride=per_axis("stride", stride, rank),
+        padding=per_axis("padding", padding, rank),
+        dilation=per_axis("dilation", dilation, rank),
+        output_padding=per_axis("output_padding", output_padding, rank),
+        groups=groups,
+        **describe(x),
+    )
+    if out is None or batched:
+        y = run(chain, problem, x, weight, operands, out, backend)
+        return y if batched else y.squeeze(0)
+    run(chain, problem, x, weight, operands, _tensor("out", out).unsqueeze(0), backend)
+    return out
+
+
+def kernel_groups(weight: Tensor, out_channels: int, groups: int) -> int:
+    """The groups of a kernel that may be dense whatever ``groups`` says."""
+    if groups >= 1 and weight.shape[1] == out_channels:
+        return 1
+    if groups > 1 and weight.shape[1] * groups == out_channels:
+        return groups
+    ci, *taps = weight.shape[0], *weight.shape[2:]
+    dense = [ci, out_channels, *taps]
+    grouped = [ci, f"{out_channels}/{groups}", *taps]
+    raise RuntimeError(
+        f"expected a kernel of shape {dense} (dense) or {grouped} (in groups={groups}, which must "
+        f"be at least 1 and divide the channels), but got {list(weight.shape)}"
+    )
+
+
+def run(
+    chain: Chain,
+    problem: Problem,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """Check the tensors of a batched call against its problem, then compute the chain."""
+    result = chain.shapes(problem)[-1]
+    named = {"input": x, "weight": weight, **operands}
+    _same_type_and_place(named)
+    _expect_shape("input", x, problem.input.dims)
+    _expect_shape("weight", weight, problem.weight)
+    for name, channels in chain.channels(problem):
+        _expect_channels(name, operands[name], channels)
+    if out is not None:
+        _writable(out, result, named)
+    return choose(chain, problem, backend).run(chain, problem, x, weight, operands, out)
+
+
+def describe(x: Tensor) -> dict[str, Any]:
+    """The part of a Problem that a tensor tells: element type, layout, device."""
+    return {"dtype": element(x, "input"), "layout": _layout(x), "device": _device(x.device)}
+
+
+def element(tensor: Tensor, name: str) -> str:
+    """The name of a tensor's element type; others than the four are refused."""
+    if tensor.layout != torch.strided:
+        raise RuntimeError(f"{name} must be a dense tensor, but its layout is {tensor.layout}")
+    if tensor.dtype not in BY_DTYPE:
+        known = ", ".join(f"{each.dtype}" for each in ELEMENTS.values())
+        raise NotImplementedError(f"{name} has type {tensor.dtype}; implemented: {known}")
+    return BY_DTYPE[tensor.dtype].name
+
+
+def _layout(x: Tensor) -> str:
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if x.is_contiguous():
+        return "contiguous"
+    return "channels_last" if last and x.is_contiguous(memory_format=last) else "strided"
+
+
+def _device(device: torch.device) -> str:
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return f"cuda:sm{major}{minor}"
+    return device.type
+
+
+def _same_type_and_place(named: Mapping[str, Tensor]) -> None:
+    first = named["input"]
+    for name, tensor in named.items():
+        element(tensor, name)
+        if tensor.dtype != first.dtype:
+            raise RuntimeError(
+                f"input and {name} must have the same type, "
+                f"but got {first.dtype} and {tensor.dtype}"
+            )
+        if tensor.device != first.device:
+            raise RuntimeError(
+                f"input and {name} must be on the same device, "
+                f"but got {first.device} and {tensor.device}"
+            )
+
+
+def _expect_shape(name: str, tensor: Tensor, dims: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != dims:
+        raise RuntimeError(f"expected {name} of shape {list(dims)}, but got {list(tensor.shape)}")
+
+
+def _expect_channels(name: str, tensor: Tensor, channels: int) -> None:
+    """One value per channel: ``(C,)``, ``(C, 1, …)`` or ``(1, C, 1, …)``."""
+    axes = [size for size in tensor.shape if size != 1] or [1]
+    at = next((i for i, size in enumerate(tensor.shape) if size != 1), 0)
+    if axes != [channels] or at > 1 or tensor.dim() == 0:
+        raise RuntimeError(
+            f"expected {name} to hold one value for each of {channels} channels, "
+            f"such as shape [{channels}], but got {list(tensor.shape)}"
+        )
+
+
+def _tensor(name: str, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+    return value
+
+
+def _writable(out: Tensor, shape: Shape, inputs: Mapping[str, Tensor]) -> None:
+    x = inputs["input"]
+    _tensor("out", out)
+    if tuple(out.shape) != shape.dims:
+        raise RuntimeError(
+            f"expected output of shape {list(shape.dims)}, but got {list(out.shape)}"
+        )
+    if out.dtype != x.dtype:
+        raise RuntimeError(f"expected output of type {x.dtype}, but got {out.dtype}")
+    if out.device != x.device:
+        raise RuntimeError(f"expected output on {x.device}, but got {out.device}")
+    if torch.is_grad_enabled() and any(
+        tensor.requires_grad for tensor in concat(inputs.values(), (out,))
+    ):
+        raise RuntimeError(
+            "out= does not support automatic differentiation, but a tensor requires grad"
+        )
+    if _may_overlap_itself(out):
+        raise RuntimeError(
+            f"output of strides {list(out.stride())} may hold two elements in one place; "
+            "pass a tensor of its own memory"
+        )
+    for name, tensor in inputs.items():
+        if _share_memory(out, tensor):
+            raise RuntimeError(f"output shares memory with {name}; pass a tensor of its own memory")
+
+
+def _may_overlap_itself(out: Tensor) -> bool:
+    """Whether any stride is within the reach of the smaller ones: sure for every sane layout."""
+    reach = 0
+    for stride, size in sorted(zip(out.stride(), out.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have an element in common; views that interleave do not."""
+    if a.device != b.device or a.device.type == "meta" or not (a.numel() and b.numel()):
+        return False
+    try:
+        return bool(np.shares_memory(_Footprint(a), _Footprint(b), max_work=100_000))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _Footprint:
+    """A tensor's addresses to NumPy, wherever the memory is; nothing is read."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tuple(tensor.shape),
+            "typestr": f"|V{size}",
+            "data": (tensor.data_ptr(), True),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+        }

@@ -1,0 +1,134 @@
+"""Transposed convolutions as functions: torch's own three, and any chain around one."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from transfuse.chain import Chain
+from transfuse.front import Size, call
+from transfuse.stages import ConvTranspose, Stage
+
+
+def conv_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    dilation: Size = 1,
+    groups: int = 1,
+    before: Sequence[Stage] = (),
+    then: Sequence[Stage] = (),
+    out: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """``then(conv_transpose(before(x), weight) + bias)``, as few kernels as a backend can make it.
+
+    The rank is the weight's. ``before`` and ``then`` are stages from ``transfuse.stages``::
+
+        conv_transpose(x, w, b, stride=2, then=[sigmoid(), group_norm(8, gw, gb)])
+    """
+    return _convolve(
+        None, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
+        before, then,
+    )  # fmt: skip
+
+
+def conv_transpose1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+    *,
+    out: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """``torch.nn.functional.conv_transpose1d``: x (N, Ci, W) or (Ci, W)."""
+    return _convolve(
+        1, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend
+    )
+
+
+def conv_transpose2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+    *,
+    out: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """``torch.nn.functional.conv_transpose2d``: x (N, Ci, H, W) or (Ci, H, W)."""
+    return _convolve(
+        2, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend
+    )
+
+
+def conv_transpose3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+    *,
+    out: Tensor | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """``torch.nn.functional.conv_transpose3d``: x (N, Ci, D, H, W) or (Ci, D, H, W)."""
+    return _convolve(
+        3, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend
+    )
+
+
+def _convolve(
+    rank: int | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Size,
+    padding: Size,
+    output_padding: Size,
+    groups: int,
+    dilation: Size,
+    out: Tensor | None,
+    backend: str | None,
+    before: Sequence[Stage] = (),
+    then: Sequence[Stage] = (),
+) -> Tensor:
+    for name, tensor in {"weight": weight, "bias": bias}.items():
+        if not isinstance(tensor, Tensor) and (tensor is not None or name == "weight"):
+            raise TypeError(f"{name} must be a torch.Tensor, not {type(tensor).__name__}")
+    if rank is None:
+        rank = weight.dim() - 2
+        if rank not in (1, 2, 3):
+            raise RuntimeError(
+                f"conv_transpose: expected a weight of 3, 4 or 5 axes (Ci, Co/groups, spatial "
+                f"axes), but got {list(weight.shape)}"
+            )
+    chain, operands = Chain(*before, ConvTranspose(rank, bias), *then).lift()
+    return call(
+        chain,
+        x,
+        weight,
+        operands,
+        stride=stride,
+        padding=padding,
+        output_padding=output_padding,
+        dilation=dilation,
+        groups=groups,
+        out=out,
+        backend=backend,
+    )

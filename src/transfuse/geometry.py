@@ -1,0 +1,92 @@
+"""Sizes, phases and taps of a transposed convolution along one axis: pure integers.
+
+Output ``o`` gathers input ``i`` through tap ``k`` where ``i * s = o + p - k * d``. All outputs
+with the same ``(o + p) mod s`` use the same taps, so an axis falls apart into ``s`` *phases*, each
+a dense stride-1 correlation with its own taps. No zero is ever multiplied.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The outputs ``start, start + s, start + 2s, …`` and the taps that reach them.
+
+    Output ``start + j * s`` is the sum over ``taps`` ``(k, offset)`` of ``x[j + offset] * w[k]``;
+    inputs outside ``[0, n)`` count as absent. A phase without taps holds the bias alone.
+    """
+
+    start: int
+    count: int
+    taps: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: ``n`` inputs, kernel ``k``, stride, padding, dilation, output padding."""
+
+    n: int
+    k: int
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+    output_padding: int = 0
+
+    @property
+    def size(self) -> int:
+        """Outputs along the axis: ``(n-1)*s - 2p + d*(k-1) + op + 1``."""
+        reach = self.dilation * (self.k - 1) + 1
+        return (self.n - 1) * self.stride - 2 * self.padding + reach + self.output_padding
+
+    def phases(self, needed: int | None = None) -> tuple[Phase, ...]:
+        """The phases of the first ``needed`` outputs (all of them by default), by start."""
+        size = self.size if needed is None else needed
+        phases = []
+        for start in range(min(self.stride, size)):
+            lattice = [(k, start + self.padding - k * self.dilation) for k in range(self.k)]
+            taps = tuple((k, at // self.stride) for k, at in lattice if at % self.stride == 0)
+            phases.append(Phase(start, len(range(start, size, self.stride)), taps))
+        return tuple(phases)
+
+    def pairs(self, needed: int | None = None) -> int:
+        """How many (input, tap) pairs land in the first ``needed`` outputs.
+
+        The convolution's exact work along this axis: taps that fall off a border are not counted.
+        """
+        size = self.size if needed is None else needed
+        total = 0
+        for k in range(self.k):
+            shift = k * self.dilation - self.padding
+            first = max(0, -(shift // self.stride))  # least i with i*s + shift >= 0
+            last = min(self.n - 1, (size - 1 - shift) // self.stride)
+            total += max(0, last - first + 1)
+        return total
+
+
+def pooled(n: int, kernel: int, stride: int, padding: int = 0) -> int:
+    """Windows along an axis of ``n`` in floor mode: ``(n + 2p - k) // s + 1``, never below 0."""
+    return max(0, (n + 2 * padding - kernel) // stride + 1)
+
+
+def per_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
+    """An option given as an int, or as one int per axis, as a tuple of ``rank`` ints.
+
+    Exceptions are torch's: TypeError for what is not an integer, RuntimeError for a wrong count.
+    """
+    values = value if isinstance(value, list | tuple) else (value,)
+    numbers = tuple(integer(name, v) for v in values)
+    if len(numbers) == 1:
+        return numbers * rank
+    if len(numbers) != rank:
+        raise RuntimeError(
+            f"expected {name} to be one integer or {rank} of them, one per axis, "
+            f"but got {name}={list(numbers)}"
+        )
+    return numbers
+
+
+def integer(name: str, value: object) -> int:
+    """``value`` as an int; bools and floats are refused, NumPy's integers are not."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__} ({value!r})")
+    return int(value.__index__())

@@ -1,0 +1,232 @@
+"""Operator: a chain with a name, a document and, from the two, every way to call it."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from inspect import Parameter as Argument
+from inspect import Signature
+from numbers import Real
+from typing import Any
+
+from torch import Tensor
+
+from transfuse.arrays import adopt
+from transfuse.cases import Case
+from transfuse.chain import Chain
+from transfuse.errors import DocumentError
+from transfuse.front import call, describe, kernel_groups, run
+from transfuse.geometry import integer
+from transfuse.problem import AXES, Problem
+from transfuse.problems import Document, Parameter, document
+from transfuse.stages import Number
+
+OPTIONS = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
+"""The per-axis options of a convolution, with torch's defaults."""
+COUNTS = ("batch_size", "in_channels", "out_channels")
+
+
+class _SignatureOf:
+    """``inspect.signature(operator)``, worked out when first asked for."""
+
+    def __get__(self, instance: Any, owner: type) -> Signature | None:
+        return None if instance is None else instance.signature
+
+
+class Operator:
+    """A named chain: call it like a torch function, or as its document says with ``solution``.
+
+    Declaring one takes its slug, its chain (numbers and tensors by the document's names) and
+    named cases, one line each; the document is the shipped one of that slug unless given.
+    """
+
+    __signature__ = _SignatureOf()
+
+    def __init__(
+        self, slug: str, chain: Chain, *, document: Document | None = None, **cases: str
+    ) -> None:
+        self.slug = slug
+        self.chain = chain
+        self._document = document
+        self._cases = cases
+        self.__name__ = slug.replace("-", "_")
+        self.__doc__ = f"{chain}\n\nSee ``transfuse show {slug}``."
+
+    @property
+    def rank(self) -> int:
+        return self.chain.conv.rank
+
+    @cached_property
+    def document(self) -> Document:
+        """The problem document; it must name what the chain names."""
+        found = self._document or document(self.slug)
+        named = {name for stage in self.chain.stages for name in stage.operands}
+        given = {p.name for p in (*found.inputs[2:], *_scalars(found, self.rank))}
+        if named != given:
+            raise DocumentError(
+                f"{self.slug}: the document has {sorted(given - named)} that the chain does not "
+                f"use, the chain uses {sorted(named - given)} that the document does not have"
+            )
+        return found
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The per-channel tensors, after input and kernel."""
+        return tuple(p.name for p in self.document.inputs[2:])
+
+    @property
+    def scalars(self) -> tuple[Parameter, ...]:
+        """The parameters that are neither tensors nor the convolution's sizes and options."""
+        return _scalars(self.document, self.rank)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The convolution's options that the document lists; the others keep their defaults."""
+        names = {p.name for p in self.document.scalars}
+        suffix = _suffixes(self.rank)[0]
+        return tuple(option for option in OPTIONS if f"{option}_{suffix}" in names)
+
+    @property
+    def grouped(self) -> bool:
+        return any(p.name == "groups" for p in self.document.scalars)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The torch-style signature: tensors, then keyword-only options, scalars, out, backend."""
+        arguments = [
+            Argument(name, Argument.POSITIONAL_OR_KEYWORD, annotation=Tensor)
+            for name in ("x", "weight", *self.operands)
+        ]
+        keywords: dict[str, Any] = {p.name: Argument.empty for p in self.scalars}
+        keywords |= {option: OPTIONS[option] for option in self.options}
+        keywords |= {"groups": 1} if self.grouped else {}
+        keywords |= {"out": None, "backend": None}
+        arguments += [
+            Argument(name, Argument.KEYWORD_ONLY, default=default)
+            for name, default in keywords.items()
+        ]
+        return Signature(arguments, return_annotation=Tensor)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The chain on torch tensors; sizes come from the tensors, x may lack the batch axis."""
+        given = _bind(self.__name__, self.signature, args, kwargs)
+        scalars = {p.name: number(p, given.pop(p.name)) for p in self.scalars}
+        operands = {name: given.pop(name) for name in self.operands}
+        x, weight = given.pop("x"), given.pop("weight")
+        return call(self.chain.bind(scalars), x, weight, operands, **given)
+
+    @cached_property
+    def solution(self) -> "Solution":
+        """The callable with the document's own signature."""
+        return Solution(self)
+
+    def case(self, line: str) -> Case:
+        """The case a name or a line stands for; checked against the document's scalars."""
+        case = Case.parse(self._cases.get(line, line))
+        wanted = [p.name for p in self.scalars]
+        if sorted(case.scalars) != sorted(wanted):
+            raise ValueError(
+                f"{self.slug} takes {', '.join(wanted) or 'no scalars'}, "
+                f"but the case gives {', '.join(case.scalars) or 'none'}: {line!r}"
+            )
+        if case.problem.rank != self.rank:
+            raise ValueError(f"{self.slug} has {self.rank} spatial axes, unlike {line!r}")
+        scalars = {p.name: number(p, case.scalars[p.name]) for p in self.scalars}
+        return Case(case.problem, scalars)
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """The names of the declared cases."""
+        return tuple(self._cases)
+
+    def bound(self, case: Case) -> Chain:
+        """The chain with the case's scalars in it."""
+        return self.chain.bind(case.scalars)
+
+    def __repr__(self) -> str:
+        return f"<operator {self.slug}: {self.chain}>"
+
+
+class Solution:
+    """A callable with exactly the document's parameters, in its order, by place or by name.
+
+    Reads the inputs, writes ``output`` in place, returns None. Tensors may be torch tensors,
+    NumPy arrays or anything with DLPack; their shapes are checked against the size arguments.
+    """
+
+    __signature__ = _SignatureOf()
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self.__name__ = operator.__name__
+        self.__doc__ = operator.document.python_signature() + "\n\n" + operator.document.body
+
+    @cached_property
+    def signature(self) -> Signature:
+        kind = Argument.POSITIONAL_OR_KEYWORD
+        names = (p.name for p in self.operator.document.parameters)
+        return Signature([Argument(name, kind) for name in names], return_annotation=None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        op = self.operator
+        given = _bind(self.__name__, self.signature, args, kwargs)
+        numbers = {p.name: number(p, given[p.name]) for p in op.document.scalars}
+        output = op.document.output.name
+        out = adopt(output, given[output], writable=True)
+        tensors = {p.name: adopt(p.name, given[p.name]) for p in op.document.inputs}
+        x, weight, *_ = tensors.values()
+        operands = {name: tensors[name] for name in op.operands}
+        chain = op.chain.bind(numbers)
+        run(chain, self._problem(numbers, x, weight), x, weight, operands, out)
+
+    def _problem(self, numbers: Mapping[str, Any], x: Tensor, weight: Tensor) -> Problem:
+        op = self.operator
+        suffixes = _suffixes(op.rank)
+        options: dict[str, Any] = {
+            option: tuple(numbers.get(f"{option}_{axis}", default) for axis in suffixes)
+            for option, default in OPTIONS.items()
+        }
+        groups = numbers.get("groups", 1)
+        channels = numbers["out_channels"]
+        if op.chain.conv.either_kernel and weight.dim() == op.rank + 2:
+            groups = kernel_groups(weight, channels, groups)
+        return Problem(
+            batch=numbers["batch_size"],
+            in_channels=numbers["in_channels"],
+            out_channels=channels,
+            spatial=tuple(numbers[axis] for axis in AXES[op.rank]),
+            kernel=tuple(numbers[f"kernel_{axis}"] for axis in suffixes),
+            **options,
+            groups=groups,
+            **describe(x),
+        )
+
+
+def number(parameter: Parameter, value: object) -> Number:
+    """A scalar argument as its document's type: an integer, or a real number."""
+    if parameter.type in ("float", "double"):
+        if isinstance(value, bool) or not isinstance(value, Real):
+            kind = type(value).__name__
+            raise TypeError(f"{parameter.name} must be a real number, not {kind} ({value!r})")
+        return float(value)
+    return integer(parameter.name, value)
+
+
+def _bind(
+    name: str, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        expected = ", ".join(signature.parameters)
+        raise TypeError(f"{name}() {error}; it takes ({expected})") from None
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _suffixes(rank: int) -> str:
+    return "dhw"[3 - rank :]
+
+
+def _scalars(document: Document, rank: int) -> tuple[Parameter, ...]:
+    geometry = {f"{name}_{axis}" for name in ("kernel", *OPTIONS) for axis in _suffixes(rank)}
+    geometry |= {*COUNTS, *AXES[rank], "groups"}
+    return tuple(p for p in document.scalars if p.name not in geometry)

@@ -1,0 +1,212 @@
+"""Plan: the passes a chain takes, one kernel each, with the flops and bytes of every one.
+
+A chain is cut at its *whole* stages: the pass that produces the values also gathers the statistic,
+and what crosses the cut is stored after as much reduction as possible, or recomputed, whichever
+costs less on the machine in question.
+
+``flops`` are the convolution's multiply-adds, counted twice; everything else a pass does is paid
+in bytes. Bytes are those of the tensors that must come from or go to memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
+from transfuse.problem import Problem
+from transfuse.rewrite import rewritten
+from transfuse.stages.whole import Whole
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates by which a plan decides between storing and recomputing."""
+
+    bandwidth: float  # bytes per second
+    flops: dict[str, float]  # per second, by element type
+    on_chip: int  # bytes that one program can hold
+
+    def seconds(self, dtype: str, flops: int, traffic: int) -> float:
+        return flops / self.flops[dtype] + traffic / self.bandwidth
+
+
+# Measured: an H200 (copy, cuBLAS 8192^3; fp32 is tf32, fp64 is assumed as fast as ieee fp32), and
+# two AVX2 cores (copy, sgemm). Only their ratios steer a plan, and only where a cut lies close.
+MACHINES = {
+    "cuda": Machine(
+        4.28e12, {"fp32": 357e12, "fp16": 656e12, "bf16": 679e12, "fp64": 51e12}, 227_000
+    ),
+    "cpu": Machine(2e10, {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9}, 512_000),
+}
+
+
+def machine(device: str) -> Machine:
+    """The rates for a problem's device; a CPU's where nothing better is known."""
+    return MACHINES.get(device.partition(":")[0], MACHINES["cpu"])
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One kernel launch."""
+
+    does: str
+    flops: int
+    reads: int
+    writes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.reads + self.writes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Passes in order; ``work`` and ``least`` are what no plan of this chain can go below.
+
+    ``work``: flops of the outputs that reach the result, each computed once. ``least``: bytes of
+    every input read once and the result written once. ``scratch``: bytes of the largest set of
+    temporaries alive at once.
+    """
+
+    problem: Problem
+    chain: Chain
+    passes: tuple[Pass, ...]
+    work: int
+    least: int
+    scratch: int
+
+    @property
+    def flops(self) -> int:
+        return sum(each.flops for each in self.passes)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.passes)
+
+    def __str__(self) -> str:
+        rows = [("pass", "GFLOP", "MB read", "MB written")]
+        rows += [
+            (each.does, *_figures(each.flops, each.reads, each.writes)) for each in self.passes
+        ]
+        reads, writes = (sum(getattr(p, k) for p in self.passes) for k in ("reads", "writes"))
+        rows.append(("total", *_figures(self.flops, reads, writes)))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+            for row in rows
+        ]
+        lines.append(
+            f"least possible: {self.work / 1e9:.1f} GFLOP, {self.least / 1e6:.0f} MB; "
+            f"scratch {self.scratch / 1e6:.1f} MB"
+        )
+        return "\n".join([str(self.problem), str(self.chain), *lines])
+
+
+def _figures(flops: int, reads: int, writes: int) -> tuple[str, str, str]:
+    return f"{flops / 1e9:.1f}", f"{reads / 1e6:.1f}", f"{writes / 1e6:.1f}"
+
+
+def staged(chain: Chain, problem: Problem, temporary: int) -> Plan:
+    """The plan of a framework: every stage is a pass of its own and stores its result.
+
+    ``temporary`` is the size of one element between two stages.
+    """
+    costs = _Costs(chain, problem, temporary)
+    passes = []
+    for i, stage in enumerate(chain.stages):
+        flops = costs.core.flops() if i == chain.at else 0
+        passes.append(Pass(str(stage), flops, costs.reads(i), costs.tensor(i + 1)))
+    temporaries = [costs.tensor(i) for i in range(1, len(chain.stages))]
+    # While a stage runs, its input and its output are both alive.
+    alive = [sum(temporaries[i : i + 2]) for i in range(len(temporaries))]
+    return costs.plan(passes, scratch=max(alive, default=0))
+
+
+def fused(chain: Chain, problem: Problem) -> Plan:
+    """The plan of the rewritten chain: as few passes as its whole stages allow."""
+    return _Fusion(rewritten(chain), problem).plan()
+
+
+class _Costs:
+    """Flops, and sizes in bytes of what stands between the stages of a chain."""
+
+    def __init__(self, chain: Chain, problem: Problem, temporary: int) -> None:
+        self.chain, self.problem, self.temporary = chain, problem, temporary
+        self.shapes = chain.shapes(problem)
+        self.core = chain.core(problem)
+        self.work = self.core.flops(chain.needed(problem))
+        self.item = ELEMENTS[problem.dtype].itemsize
+        self.weight = prod(problem.weight) * self.item
+
+    def tensor(self, i: int) -> int:
+        """The values after ``i`` stages."""
+        outer = i in (0, len(self.chain.stages))
+        return self.shapes[i].numel * (self.item if outer else self.temporary)
+
+    def reads(self, i: int) -> int:
+        """What a pass that starts with stage ``i`` reads."""
+        return self.tensor(i) + (self.weight if i == self.chain.at else 0)
+
+    def plan(self, passes: Sequence[Pass], scratch: int) -> Plan:
+        operands = sum(count for _, count in self.chain.channels(self.problem)) * self.item
+        least = self.tensor(0) + self.weight + operands + self.tensor(len(self.chain.stages))
+        return Plan(self.problem, self.chain, tuple(passes), self.work, least, scratch)
+
+
+class _Fusion:
+    """One walk along a chain: stages gather into passes, cut where a statistic is due.
+
+    ``start`` is the stage whose input lies in memory; the pass under way begins there.
+    """
+
+    def __init__(self, chain: Chain, problem: Problem) -> None:
+        self.chain, self.problem = chain, problem
+        self.costs = _Costs(chain, problem, ELEMENTS[problem.dtype].compute.itemsize)
+        self.machine = machine(problem.device)
+        self.passes: list[Pass] = []
+        self.start = 0
+        self.scratch = 0
+
+    def plan(self) -> Plan:
+        stages = self.chain.stages
+        if self.chain.at:
+            self._store(self.chain.at)
+        for i in range(self.chain.at + 1, len(stages)):
+            stage = stages[i]
+            if isinstance(stage, Whole) and stage.applies and not self._fits(stage, i):
+                self._cut(i)
+        self._pass(len(stages), writes=self.costs.tensor(len(stages)))
+        return self.costs.plan(self.passes, self.scratch)
+
+    def _fits(self, stage: Whole, i: int) -> bool:
+        """Whether one program of a pass without the convolution holds all a statistic covers."""
+        held = stage.scope(self.costs.shapes[i]) * self.costs.temporary
+        return stage.gathers and self.start > self.chain.at and held <= self.machine.on_chip
+
+    def _cut(self, i: int) -> None:
+        """End the pass before stage ``i`` applies its statistic, and store or recompute."""
+        store = 2 * self.costs.tensor(i)
+        again = self.costs.reads(self.start)
+        cost = self.machine.seconds
+        if cost(self.problem.dtype, self._flops(), again) < cost(self.problem.dtype, 0, store):
+            self._pass(i, writes=0, note=" · keep only the statistic")
+        else:
+            self._store(i)
+
+    def _store(self, i: int) -> None:
+        """End the pass after ``i`` stages; the next one starts from what it stored."""
+        self._pass(i, writes=self.costs.tensor(i))
+        self.scratch += self.costs.tensor(i)
+        self.start = i
+
+    def _pass(self, end: int, writes: int, note: str = "") -> None:
+        whole = self.chain.stages[end : end + 1]
+        gathers = [f"gather for {s}" for s in whole if isinstance(s, Whole) and s.gathers]
+        does = " · ".join([*map(str, self.chain.stages[self.start : end]), *gathers])
+        reads = self.costs.reads(self.start)
+        self.passes.append(Pass(does + note, self._flops(), reads, writes))
+
+    def _flops(self) -> int:
+        """The convolution's, when the pass under way starts with it."""
+        return self.costs.work if self.start == self.chain.at else 0

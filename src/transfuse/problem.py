@@ -1,0 +1,230 @@
+"""Problem: the geometry of one call, as plain integers and names.
+
+It prints as one line and parses back, so any failure is reproduced by pasting it::
+
+    n8 ci64 co64 i512x512 k3x7 s1 p0 fp32 cuda:sm90
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, NamedTuple
+
+from transfuse.geometry import Axis
+
+DTYPES = ("fp32", "fp64", "fp16", "bf16")
+LAYOUTS = ("contiguous", "channels_last", "strided")
+AXES = {1: ("width",), 2: ("height", "width"), 3: ("depth", "height", "width")}
+
+
+class Shape(NamedTuple):
+    """The shape of the tensor between two stages."""
+
+    n: int
+    c: int
+    spatial: tuple[int, ...]
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return (self.n, self.c, *self.spatial)
+
+    @property
+    def positions(self) -> int:
+        """Positions of one channel of one sample."""
+        return prod(self.spatial)
+
+    @property
+    def numel(self) -> int:
+        return self.n * self.c * self.positions
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes and options of a transposed convolution, element type, layout and device.
+
+    ``spatial`` is the size of the tensor the caller hands in; where pooling comes first, the
+    convolution's own size is ``chain.core(problem).spatial``. Illegal values raise when the
+    Problem is built, with torch's exception type and the numbers in the message.
+    """
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    spatial: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    groups: int = 1
+    dtype: str = "fp32"
+    layout: str = "contiguous"
+    device: str = "cpu"
+
+    @property
+    def rank(self) -> int:
+        return len(self.spatial)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        options = (self.kernel, self.stride, self.padding, self.dilation, self.output_padding)
+        return tuple(Axis(*axis) for axis in zip(self.spatial, *options, strict=True))
+
+    @property
+    def input(self) -> Shape:
+        return Shape(self.batch, self.in_channels, self.spatial)
+
+    @property
+    def weight(self) -> tuple[int, ...]:
+        """The shape of the kernel tensor."""
+        return (self.in_channels, self.out_channels // self.groups, *self.kernel)
+
+    def output(self) -> Shape:
+        """The convolution's output; raises where it would be empty."""
+        for name, axis in zip(AXES[self.rank], self.axes, strict=True):
+            if axis.size < 1:
+                most = (axis.size + 2 * axis.padding - 1) // 2
+                raise RuntimeError(
+                    f"conv_transpose{self.rank}d would give an empty output: {name} "
+                    f"({axis.n}-1)*{axis.stride} - 2*{axis.padding} + "
+                    f"{axis.dilation}*({axis.k}-1) + {axis.output_padding} + 1 = {axis.size}; "
+                    f"padding may be at most {most} here"
+                )
+        return Shape(self.batch, self.out_channels, tuple(axis.size for axis in self.axes))
+
+    def at(self, spatial: tuple[int, ...]) -> "Problem":
+        """The same problem on an input of another size."""
+        return self if spatial == self.spatial else replace(self, spatial=spatial)
+
+    def flops(self, needed: tuple[int, ...] | None = None) -> int:
+        """Multiply-adds counted twice: 2 * B * Ci * Co/groups * valid (input, tap) pairs."""
+        extents = needed or tuple(axis.size for axis in self.axes)
+        pairs = prod(a.pairs(n) for a, n in zip(self.axes, extents, strict=True))
+        return 2 * self.batch * self.in_channels * (self.out_channels // self.groups) * pairs
+
+    def __post_init__(self) -> None:
+        _validate(self)
+
+    def __str__(self) -> str:
+        tokens = [f"n{self.batch}", f"ci{self.in_channels}", f"co{self.out_channels}"]
+        tokens.append("i" + "x".join(map(str, self.spatial)))
+        for key, values, default in (
+            ("k", self.kernel, None),
+            ("s", self.stride, None),
+            ("p", self.padding, None),
+            ("d", self.dilation, 1),
+            ("op", self.output_padding, 0),
+        ):
+            if any(v != default for v in values):
+                same = len(set(values)) == 1
+                tokens.append(key + (str(values[0]) if same else "x".join(map(str, values))))
+        if self.groups != 1:
+            tokens.append(f"g{self.groups}")
+        tokens.append(self.dtype)
+        if self.layout != "contiguous":
+            tokens.append(self.layout)
+        tokens.append(self.device)
+        return " ".join(tokens)
+
+    @classmethod
+    def parse(cls, line: str) -> "Problem":
+        """The Problem a line stands for; ``n ci co i k`` are required, the rest has defaults."""
+        fields = _tokens(line)
+        missing = [key for key in ("n", "ci", "co", "i", "k") if key not in fields]
+        if missing:
+            raise ValueError(f"problem line lacks {', '.join(missing)}: {line!r}")
+        spatial = fields["i"]
+        rank = len(spatial)
+        if rank not in AXES:
+            raise ValueError(f"i needs 1 to 3 sizes, such as i64x64, but {line!r} has {rank}")
+
+        def axes(key: str, default: int) -> tuple[int, ...]:
+            values: tuple[int, ...] = fields.get(key, (default,))
+            if len(values) not in (1, rank):
+                raise ValueError(f"{key} needs 1 or {rank} values in {line!r}, not {len(values)}")
+            return values * rank if len(values) == 1 else values
+
+        return cls(
+            fields["n"],
+            fields["ci"],
+            fields["co"],
+            spatial,
+            axes("k", 1),
+            axes("s", 1),
+            axes("p", 0),
+            axes("d", 1),
+            axes("op", 0),
+            fields.get("g", 1),
+            fields.get("dtype", "fp32"),
+            fields.get("layout", "contiguous"),
+            fields.get("device", "cpu"),
+        )
+
+
+_NUMBER = re.compile(r"(n|ci|co|g|i|k|s|p|d|op)(\d+(?:x\d+)*)")
+_DEVICE = re.compile(r"cpu|meta|[a-z]+:\w+")
+_SINGLE = ("n", "ci", "co", "g")
+
+
+def _tokens(line: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for token in line.split():
+        number = _NUMBER.fullmatch(token)
+        if number:
+            key, values = number[1], tuple(map(int, number[2].split("x")))
+            if key in _SINGLE and len(values) != 1:
+                raise ValueError(f"{key} takes one number, not {token!r}")
+            value: Any = values[0] if key in _SINGLE else values
+        elif token in DTYPES:
+            key, value = "dtype", token
+        elif token in LAYOUTS:
+            key, value = "layout", token
+        elif _DEVICE.fullmatch(token):
+            key, value = "device", token
+        else:
+            raise ValueError(
+                f"unknown word {token!r} in problem line {line!r}; "
+                "a line reads like 'n8 ci64 co64 i512x512 k3x7 s1 p0 fp32 cpu'"
+            )
+        if key in fields:
+            raise ValueError(f"{key} is given twice in problem line {line!r}")
+        fields[key] = value
+    return fields
+
+
+def _validate(p: Problem) -> None:
+    conv = f"conv_transpose{p.rank}d"
+
+    def require(ok: Callable[[int], bool], name: str, values: tuple[int, ...], rule: str) -> None:
+        if not all(map(ok, values)):
+            shown = values[0] if len(values) == 1 else list(values)
+            raise RuntimeError(f"{conv}: {name} must be {rule}, but got {name}={shown}")
+
+    def positive(name: str, *values: int) -> None:
+        require(lambda v: v >= 1, name, values, "at least 1")
+
+    def natural(name: str, *values: int) -> None:
+        require(lambda v: v >= 0, name, values, "at least 0")
+
+    natural("batch", p.batch)
+    positive("in_channels", p.in_channels)
+    positive("out_channels", p.out_channels)
+    positive("spatial size", *p.spatial)
+    positive("kernel", *p.kernel)
+    positive("stride", *p.stride)
+    natural("padding", *p.padding)
+    positive("dilation", *p.dilation)
+    natural("output_padding", *p.output_padding)
+    positive("groups", p.groups)
+    for name, count in (("in_channels", p.in_channels), ("out_channels", p.out_channels)):
+        if count % p.groups:
+            raise RuntimeError(f"{conv}: groups={p.groups} does not divide {name}={count}")
+    for name, axis in zip(AXES[p.rank], p.axes, strict=True):
+        bound = max(axis.stride, axis.dilation)
+        if axis.output_padding >= bound:
+            raise RuntimeError(
+                f"{conv}: output_padding must be smaller than either stride or dilation, but "
+                f"{name} has output_padding={axis.output_padding}, stride={axis.stride}, "
+                f"dilation={axis.dilation}; legal: 0 to {bound - 1}"
+            )

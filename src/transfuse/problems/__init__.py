@@ -1,0 +1,13 @@
+"""The problem documents and their loader."""
+
+from transfuse.problems.document import (
+    Document,
+    Parameter,
+    UnknownSlugError,
+    document,
+    load,
+    parse,
+    slugs,
+)
+
+__all__ = ["Document", "Parameter", "UnknownSlugError", "document", "load", "parse", "slugs"]

@@ -1,0 +1,98 @@
+"""The oracle: any chain in plain torch, in float64.
+
+``evaluate`` is a chain's maths in the type of its input; ``reference`` the same in float64. The
+convolution has a second, independent definition, ``scatter``, that shares nothing with torch's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transfuse.chain import Chain
+from transfuse.geometry import Axis
+from transfuse.problem import Problem
+from transfuse.stages import ConvTranspose, Env
+
+_CONV: dict[int, Callable[..., Tensor]] = {
+    1: F.conv_transpose1d,
+    2: F.conv_transpose2d,
+    3: F.conv_transpose3d,
+}
+
+
+def reference(
+    chain: Chain, problem: Problem, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor]
+) -> Tensor:
+    """The chain in float64, whatever the type of its tensors."""
+    wide: Env = {name: tensor.double() for name, tensor in operands.items()}
+    return evaluate(chain, problem, x.double(), weight.double(), wide)
+
+
+def evaluate(
+    chain: Chain, problem: Problem, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor]
+) -> Tensor:
+    """The chain stage by stage, one torch call or two each, in the type of ``x``."""
+    env: Env = dict(operands)
+    for stage in chain.stages:
+        if isinstance(stage, ConvTranspose):
+            kernel = weight if stage.weight_scale == 1 else weight * stage.weight_scale
+            bias = env[stage.bias] if isinstance(stage.bias, str) else None
+            x = convolve(problem.at(tuple(x.shape[2:])), x, kernel, bias)
+        else:
+            x = stage.apply(x, env)
+    return x
+
+
+def convolve(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """torch's transposed convolution, with NaN and Inf where the definition has them.
+
+    oneDNN multiplies the zeros around its input by the weights, so on CPU a NaN or Inf weight
+    reaches outputs that its tap does not touch. float64 does not go through oneDNN.
+    """
+    leaks = x.device.type == "cpu" and x.dtype != torch.float64 and not weight.sum().isfinite()
+    y = _CONV[problem.rank](
+        x.double() if leaks else x,
+        weight.double() if leaks else weight,
+        bias.double() if leaks and bias is not None else bias,
+        problem.stride,
+        problem.padding,
+        problem.output_padding,
+        problem.groups,
+        problem.dilation,
+    )
+    return y.to(x.dtype)
+
+
+def scatter(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The definition itself: every input adds ``x * w[k]`` to output ``i*s - p + k*d``, tap by tap.
+
+    Slow and simple. Exact on small integers, and a NaN reaches just the outputs it touches.
+    """
+    n, groups, rank = x.shape[0], problem.groups, problem.rank
+    parts = x.reshape(n, groups, problem.in_channels // groups, 1, *problem.spatial)
+    kernels = weight.reshape(groups, problem.in_channels // groups, -1, *problem.kernel)
+    # Scatter into the uncropped grid, so that no tap needs a border of its own.
+    grid = [a.size + 2 * a.padding for a in problem.axes]
+    y = x.new_zeros(n, groups, problem.out_channels // groups, *grid)
+    for tap in product(*map(range, problem.kernel)):
+        reached = [_lattice(axis, k) for axis, k in zip(problem.axes, tap, strict=True)]
+        taps = _at(kernels, tap).reshape(1, *kernels.shape[:3], *[1] * rank)
+        _at(y, reached).add_((parts * taps).sum(2))
+    y = _at(y, [slice(a.padding, a.padding + a.size) for a in problem.axes]).flatten(1, 2)
+    return y if bias is None else y + bias.reshape(1, -1, *[1] * rank)
+
+
+def _lattice(axis: Axis, k: int) -> slice:
+    """Where tap ``k`` puts the inputs of an axis, before the padding is cropped off."""
+    first = k * axis.dilation
+    return slice(first, first + (axis.n - 1) * axis.stride + 1, axis.stride)
+
+
+def _at(tensor: Tensor, index: Sequence[int | slice]) -> Tensor:
+    """A view along the last axes."""
+    where: tuple[Any, ...] = (Ellipsis, *index)
+    return tensor[where]

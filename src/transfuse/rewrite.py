@@ -1,0 +1,191 @@
+"""Exact identities on chains: each has a name, its conditions, and a proof in docs/maths.md.
+
+A rewrite looks at a chain whose scalars are bound and gives the better chain, or None where its
+conditions do not hold. ``rewrite`` applies them until none holds any more.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from transfuse.chain import Chain
+from transfuse.stages import ConvTranspose, Stage
+from transfuse.stages.pointwise import Add, Clamp, Scale, Sigmoid, Tanh
+from transfuse.stages.whole import BatchApply, BatchNorm, BatchStatistics, SpaceSoftmax
+from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool
+
+SHIFT_RANGE = 80.0
+"""Largest clamp width a fixed softmax shift allows: exp(-80) is still a normal float32."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A named identity. ``assumes`` states what it takes for granted about values, if anything."""
+
+    name: str
+    says: str
+    apply: Callable[[Chain], Chain | None]
+    assumes: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One application: which rewrite, and the chain it gave."""
+
+    rewrite: Rewrite
+    chain: Chain
+
+
+def rewrite(chain: Chain) -> tuple[Step, ...]:
+    """Every rewrite that applies, in order, each to the result of the one before."""
+    steps: list[Step] = []
+    while True:
+        current = steps[-1].chain if steps else chain
+        found = ((each, each.apply(current)) for each in REWRITES)
+        step = next((Step(each, better) for each, better in found if better is not None), None)
+        if step is None:
+            return tuple(steps)
+        steps.append(step)
+
+
+def rewritten(chain: Chain) -> Chain:
+    """The chain after all rewrites."""
+    steps = rewrite(chain)
+    return steps[-1].chain if steps else chain
+
+
+def _neighbours(chain: Chain) -> Iterator[tuple[int, Stage, Stage]]:
+    for i, (first, second) in enumerate(zip(chain.stages, chain.stages[1:], strict=False)):
+        yield i, first, second
+
+
+def merge_max_pools(chain: Chain) -> Chain | None:
+    """max_pool a then max_pool b, both tiling, is max_pool a*b: ⌊⌊n/a⌋/b⌋ = ⌊n/(ab)⌋."""
+    for i, first, second in _neighbours(chain):
+        if isinstance(first, MaxPool) and isinstance(second, MaxPool):
+            sizes = (first.kernel, second.kernel)
+            if first.tiles and second.tiles and all(isinstance(size, int) for size in sizes):
+                return chain.swap(i, 2, MaxPool(first.kernel * second.kernel))  # type: ignore[operator]
+    return None
+
+
+def pool_before_monotone(chain: Chain) -> Chain | None:
+    """max_pool after a rising map is the map after max_pool: fewer elements to map."""
+    for i, first, second in _neighbours(chain):
+        if isinstance(second, MaxPool) and _rises(first):
+            return chain.swap(i, 2, second, first)
+    return None
+
+
+def _rises(stage: Stage) -> bool:
+    """Whether a stage is pointwise and never falls, also in rounded arithmetic, Inf included."""
+    if isinstance(stage, Scale):
+        return isinstance(stage.factor, int | float) and stage.factor > 0 and isfinite(stage.factor)
+    if isinstance(stage, Add):
+        return isinstance(stage.term, int | float) and isfinite(stage.term)
+    return isinstance(stage, Sigmoid | Tanh | Clamp)
+
+
+def pool_before_batch_norm(chain: Chain) -> Chain | None:
+    """max_pool after batch_norm pools first: max where the weight is >= 0, min where it is < 0.
+
+    The statistics still cover every position, so batch_norm falls into its two halves.
+    """
+    for i, first, second in _neighbours(chain):
+        if isinstance(first, BatchNorm) and isinstance(second, MaxPool):
+            key = f"statistics{i}"
+            pool: Stage = second
+            if first.weight is not None:
+                pool = ExtremumPool(second.kernel, second.stride, second.padding, sign=first.weight)
+            halves = (
+                BatchStatistics(key),
+                pool,
+                BatchApply(key, first.weight, first.bias, first.eps),
+            )
+            return chain.swap(i, 2, *halves)
+    return None
+
+
+def bias_after_max_pool(chain: Chain) -> Chain | None:
+    """A per-channel bias before max_pool can be added after it: rounding keeps order."""
+    for i, first, second in _neighbours(chain):
+        if not isinstance(second, MaxPool):
+            continue
+        if isinstance(first, ConvTranspose) and first.bias is not None:
+            return chain.swap(i, 2, replace(first, bias=None), second, Add(first.bias))
+        if isinstance(first, Add) and not isinstance(first.term, int | float):
+            return chain.swap(i, 2, second, first)
+    return None
+
+
+def drop_bias_before_batch_norm(chain: Chain) -> Chain | None:
+    """A conv bias moves a channel and its mean alike, so batch_norm takes it out again."""
+    norm = chain.epilogue[:1]
+    if chain.conv.bias is not None and norm and isinstance(norm[0], BatchNorm):
+        return chain.swap(chain.at, 1, replace(chain.conv, bias=None))
+    return None
+
+
+def bounded_softmax(chain: Chain) -> Chain | None:
+    """A clamp bounds the exponent: shift by its upper end and never look for the maximum."""
+    for i, first, second in _neighbours(chain):
+        if (
+            isinstance(first, Clamp)
+            and isinstance(second, SpaceSoftmax)
+            and second.shift is None
+            and isinstance(first.low, int | float)
+            and isinstance(first.high, int | float)
+            and isfinite(first.high)
+            and first.high - first.low <= SHIFT_RANGE
+        ):
+            return chain.swap(i, 2, first, replace(second, shift=float(first.high)))
+    return None
+
+
+def fold_average(chain: Chain) -> Chain | None:
+    """The 1/k^n of an average pool goes into the weights: exact where k^n is a power of two."""
+    last = chain.prologue[-1:]
+    if last and isinstance(last[0], AvgPool) and last[0].divide:
+        cells = last[0].cells(chain.conv.rank)
+        if cells & (cells - 1) == 0:
+            conv = replace(chain.conv, weight_scale=chain.conv.weight_scale / cells)
+            return chain.swap(chain.at - 1, 2, replace(last[0], divide=False), conv)
+    return None
+
+
+REWRITES = (
+    Rewrite("merge-max-pools", "max_pool a ∘ max_pool b = max_pool ab", merge_max_pools),
+    Rewrite(
+        "pool-before-monotone",
+        "max(f(x)) = f(max(x)) for every rising f",
+        pool_before_monotone,
+    ),
+    Rewrite(
+        "drop-bias-before-batch-norm",
+        "(y + b) - mean(y + b) = y - mean(y)",
+        drop_bias_before_batch_norm,
+        assumes="the bias is finite",
+    ),
+    Rewrite(
+        "pool-before-batch-norm",
+        "max(g·y + b) = g·max(y) + b where g >= 0, g·min(y) + b where g < 0",
+        pool_before_batch_norm,
+    ),
+    Rewrite(
+        "bias-after-max-pool",
+        "max(y + b) = max(y) + b",
+        bias_after_max_pool,
+        assumes="the bias is finite",
+    ),
+    Rewrite(
+        "bounded-softmax",
+        "softmax(y) = exp(y - c) / Σ exp(y - c) for any c; y <= c after clamp(·, c)",
+        bounded_softmax,
+    ),
+    Rewrite(
+        "fold-average",
+        "conv(sum/k^n, w) = conv(sum, w/k^n), exact for k^n a power of two",
+        fold_average,
+        assumes="w / k^n does not underflow, the window's sum does not overflow",
+    ),
+)

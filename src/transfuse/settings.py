@@ -1,0 +1,20 @@
+"""The one reader of environment variables."""
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment asks for.
+
+    ``TRANSFUSE_BACKEND`` names the backend to use where a call names none; as with a call's own
+    ``backend=``, it serves or raises.
+    """
+
+    backend: str | None = None
+
+
+def read() -> Settings:
+    """The settings in force now; read at each call, so that a test may change them."""
+    return Settings(backend=os.environ.get("TRANSFUSE_BACKEND") or None)

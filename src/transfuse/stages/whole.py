@@ -1,0 +1,148 @@
+"""Stages that need a statistic over more than any tile holds."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transfuse.geometry import integer
+from transfuse.problem import Shape
+from transfuse.stages.base import Env, Kind, Operand, Stage, channel, parameter
+from transfuse.stages.channel import softmax_along
+
+
+@dataclass(frozen=True)
+class Whole(Stage):
+    """A stage that gathers a statistic, applies one, or does both."""
+
+    kind: ClassVar[Kind] = Kind.WHOLE
+    gathers: ClassVar[bool] = True
+    applies: ClassVar[bool] = True
+
+    def need(self, extents: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
+        return full if self.gathers else extents
+
+    def scope(self, shape: Shape) -> int:
+        """Elements one statistic covers; by default those of a channel over the whole batch."""
+        return shape.n * shape.positions
+
+
+@dataclass(frozen=True)
+class BatchNorm(Whole):
+    """``y = (x - mean) / sqrt(var + eps) * weight + bias`` over (batch, space) of each channel.
+
+    The statistics are those of this batch, the variance is the biased one.
+    """
+
+    name: ClassVar[str] = "batch_norm"
+    weight: Operand = parameter(default=None)
+    bias: Operand = parameter(default=None)
+    eps: float = 1e-5
+
+    def shape(self, shape: Shape) -> Shape:
+        _more_than_one_value("batch_norm", shape.n * shape.positions, shape)
+        return shape
+
+    def apply(self, x: Tensor, env: Env) -> Tensor:
+        weight, bias = (_operand(name, env) for name in (self.weight, self.bias))
+        return F.batch_norm(x, None, None, weight, bias, training=True, eps=self.eps)
+
+
+@dataclass(frozen=True)
+class BatchStatistics(Whole):
+    """First half of a batch norm: mean and variance into ``key``; the values pass unchanged."""
+
+    name: ClassVar[str] = "batch_statistics"
+    applies: ClassVar[bool] = False
+    key: str
+
+    def shape(self, shape: Shape) -> Shape:
+        _more_than_one_value("batch_norm", shape.n * shape.positions, shape)
+        return shape
+
+    def apply(self, x: Tensor, env: Env) -> Tensor:
+        axes = [0, *range(2, x.dim())]
+        env[f"{self.key}.var"], env[f"{self.key}.mean"] = torch.var_mean(x, axes, correction=0)
+        return x
+
+
+@dataclass(frozen=True)
+class BatchApply(Whole):
+    """Second half of a batch norm: ``y = (x - mean) / sqrt(var + eps) * weight + bias``."""
+
+    name: ClassVar[str] = "batch_apply"
+    gathers: ClassVar[bool] = False
+    key: str
+    weight: Operand = parameter(default=None)
+    bias: Operand = parameter(default=None)
+    eps: float = 1e-5
+
+    def apply(self, x: Tensor, env: Env) -> Tensor:
+        y = x - channel(f"{self.key}.mean", env, x)
+        y = y * (channel(f"{self.key}.var", env, x) + self.eps).rsqrt()
+        if self.weight is not None:
+            y = y * channel(self.weight, env, x)
+        return y if self.bias is None else y + channel(self.bias, env, x)
+
+
+@dataclass(frozen=True)
+class GroupNorm(Whole):
+    """``y = (x - mean) / sqrt(var + eps) * weight + bias`` over (group of channels, space)."""
+
+    name: ClassVar[str] = "group_norm"
+    num_groups: int | str = parameter()
+    weight: Operand = parameter(default=None)
+    bias: Operand = parameter(default=None)
+    eps: float = 1e-5
+
+    def shape(self, shape: Shape) -> Shape:
+        groups = integer("num_groups", self.num_groups)
+        if groups < 1:
+            raise RuntimeError(f"group_norm: num_groups must be at least 1, but got {groups}")
+        if shape.c % groups:
+            raise RuntimeError(
+                f"group_norm: num_groups={groups} does not divide the {shape.c} channels"
+            )
+        _more_than_one_value("group_norm", shape.n * shape.c // groups * shape.positions, shape)
+        return shape
+
+    def scope(self, shape: Shape) -> int:
+        return shape.c // integer("num_groups", self.num_groups) * shape.positions
+
+    def apply(self, x: Tensor, env: Env) -> Tensor:
+        weight, bias = (_operand(name, env) for name in (self.weight, self.bias))
+        groups = integer("num_groups", self.num_groups)
+        return F.group_norm(x, groups, weight, bias, self.eps)
+
+
+@dataclass(frozen=True)
+class SpaceSoftmax(Whole):
+    """``y = exp(x - m) / sum exp(x - m)``, ``m = max x``, over all positions of one channel.
+
+    ``shift`` takes the place of ``m`` where a rewrite knows the values to be bounded.
+    """
+
+    name: ClassVar[str] = "softmax"
+    shift: float | None = None
+
+    def scope(self, shape: Shape) -> int:
+        return shape.positions
+
+    def apply(self, x: Tensor, env: Env) -> Tensor:
+        return softmax_along(2, x.flatten(2), self.shift).reshape(x.shape)
+
+    def __str__(self) -> str:
+        return "softmax(space)" + ("" if self.shift is None else f" shifted by {self.shift:g}")
+
+
+def _operand(name: Operand, env: Env) -> Tensor | None:
+    return env[name].flatten() if isinstance(name, str) else None
+
+
+def _more_than_one_value(name: str, values: int, shape: Shape) -> None:
+    if values == 1:
+        raise ValueError(
+            f"{name}: expected more than 1 value per channel, got an input of {list(shape.dims)}"
+        )
