@@ -35,7 +35,12 @@ class Case:
         return Case(replace(self.problem, **changed), self.scalars)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        return " ".join([str(self.problem), *(f"{k}={v:g}" for k, v in self.scalars.items())])
+        return " ".join([str(self.problem), *(f"{k}={_text(v)}" for k, v in self.scalars.items())])
+
+
+def _text(value: Number) -> str:
+    """The shorter form where it stands for the same number."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 def _number(word: str, text: str) -> Number:

@@ -68,6 +68,11 @@ class Chain:
         shapes = [problem.input]
         for stage in self.stages:
             if isinstance(stage, ConvTranspose):
+                if shapes[-1].c != problem.in_channels:
+                    raise RuntimeError(
+                        f"conv_transpose{stage.rank}d: weight expects {problem.in_channels} "
+                        f"channels, but the stages before it give {shapes[-1].c}"
+                    )
                 shapes.append(problem.at(shapes[-1].spatial).output())
             else:
                 shapes.append(stage.shape(shapes[-1]))

@@ -80,23 +80,28 @@ def call(
     if out is None or batched:
         y = run(chain, problem, x, weight, operands, out, backend)
         return y if batched else y.squeeze(0)
-    run(chain, problem, x, weight, operands, _tensor("out", out).unsqueeze(0), backend)
+    if _tensor("out", out).dim() != rank + 1:
+        raise RuntimeError(
+            f"expected output of {rank + 1} axes, unbatched like the input, "
+            f"but got {list(out.shape)}"
+        )
+    run(chain, problem, x, weight, operands, out.unsqueeze(0), backend)
     return out
 
 
 def kernel_groups(weight: Tensor, out_channels: int, groups: int) -> int:
     """The groups of a kernel that may be dense whatever ``groups`` says."""
-    if groups >= 1 and weight.shape[1] == out_channels:
+    if groups < 1:
+        raise RuntimeError(f"groups must be at least 1, but got groups={groups}")
+    ci, co, *taps = weight.shape
+    if co == out_channels:
         return 1
-    if groups > 1 and weight.shape[1] * groups == out_channels:
+    if co * groups == out_channels:
         return groups
-    ci, *taps = weight.shape[0], *weight.shape[2:]
-    dense = [ci, out_channels, *taps]
-    grouped = [ci, f"{out_channels}/{groups}", *taps]
-    raise RuntimeError(
-        f"expected a kernel of shape {dense} (dense) or {grouped} (in groups={groups}, which must "
-        f"be at least 1 and divide the channels), but got {list(weight.shape)}"
-    )
+    legal = f"{[ci, out_channels, *taps]} (dense)"
+    if groups > 1 and out_channels % groups == 0:
+        legal += f" or {[ci, out_channels // groups, *taps]} (groups={groups})"
+    raise RuntimeError(f"expected a kernel of shape {legal}, but got {list(weight.shape)}")
 
 
 def run(
@@ -115,7 +120,9 @@ def run(
     _expect_shape("input", x, problem.input.dims)
     _expect_shape("weight", weight, problem.weight)
     for name, channels in chain.channels(problem):
-        _expect_channels(name, operands[name], channels)
+        if name not in operands:
+            raise TypeError(f"nothing is given under the name {name!r}, used in {chain}")
+        _expect_channels(name, operands[name], channels, flat=name == chain.conv.bias)
     if out is not None:
         _writable(out, result, named)
     return choose(chain, problem, backend).run(chain, problem, x, weight, operands, out)
@@ -171,11 +178,11 @@ def _expect_shape(name: str, tensor: Tensor, dims: tuple[int, ...]) -> None:
         raise RuntimeError(f"expected {name} of shape {list(dims)}, but got {list(tensor.shape)}")
 
 
-def _expect_channels(name: str, tensor: Tensor, channels: int) -> None:
-    """One value per channel: ``(C,)``, ``(C, 1, …)`` or ``(1, C, 1, …)``."""
+def _expect_channels(name: str, tensor: Tensor, channels: int, flat: bool) -> None:
+    """One value per channel: ``(C,)`` and, unless ``flat``, ``(C, 1, …)`` or ``(1, C, 1, …)``."""
     axes = [size for size in tensor.shape if size != 1] or [1]
     at = next((i for i, size in enumerate(tensor.shape) if size != 1), 0)
-    if axes != [channels] or at > 1 or tensor.dim() == 0:
+    if axes != [channels] or at > 1 or tensor.dim() == 0 or (flat and tensor.dim() != 1):
         raise RuntimeError(
             f"expected {name} to hold one value for each of {channels} channels, "
             f"such as shape [{channels}], but got {list(tensor.shape)}"

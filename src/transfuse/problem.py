@@ -163,7 +163,7 @@ class Problem:
 
 
 _NUMBER = re.compile(r"(n|ci|co|g|i|k|s|p|d|op)(\d+(?:x\d+)*)")
-_DEVICE = re.compile(r"cpu|meta|[a-z]+:\w+")
+_DEVICE = re.compile(r"cpu|cuda|meta|mps|xpu|[a-z]+:\w+")
 _SINGLE = ("n", "ci", "co", "g")
 
 
@@ -195,6 +195,15 @@ def _tokens(line: str) -> dict[str, Any]:
 
 def _validate(p: Problem) -> None:
     conv = f"conv_transpose{p.rank}d"
+    if p.rank not in AXES:
+        raise RuntimeError(f"spatial must have 1 to 3 sizes, but got spatial={list(p.spatial)}")
+    for name in ("kernel", "stride", "padding", "dilation", "output_padding"):
+        values = getattr(p, name)
+        if len(values) != p.rank:
+            raise RuntimeError(f"{conv}: {name} must have {p.rank} values, but got {list(values)}")
+    for name, known in (("dtype", DTYPES), ("layout", LAYOUTS)):
+        if getattr(p, name) not in known:
+            raise ValueError(f"unknown {name} {getattr(p, name)!r}; known: {', '.join(known)}")
 
     def require(ok: Callable[[int], bool], name: str, values: tuple[int, ...], rule: str) -> None:
         if not all(map(ok, values)):
@@ -207,6 +216,7 @@ def _validate(p: Problem) -> None:
     def natural(name: str, *values: int) -> None:
         require(lambda v: v >= 0, name, values, "at least 0")
 
+    positive("groups", p.groups)  # first: out_channels may be a multiple of it
     natural("batch", p.batch)
     positive("in_channels", p.in_channels)
     positive("out_channels", p.out_channels)
@@ -216,7 +226,6 @@ def _validate(p: Problem) -> None:
     natural("padding", *p.padding)
     positive("dilation", *p.dilation)
     natural("output_padding", *p.output_padding)
-    positive("groups", p.groups)
     for name, count in (("in_channels", p.in_channels), ("out_channels", p.out_channels)):
         if count % p.groups:
             raise RuntimeError(f"{conv}: groups={p.groups} does not divide {name}={count}")

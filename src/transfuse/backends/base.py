@@ -36,6 +36,10 @@ class Backend(Protocol):
 
     def plan(self, chain: Chain, problem: Problem) -> Plan: ...
 
+    def ulp(self, problem: Problem) -> float:
+        """The ulp of its arithmetic: what its results are judged by."""
+        ...
+
     def run(
         self,
         chain: Chain,

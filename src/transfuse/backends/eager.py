@@ -27,6 +27,12 @@ class Eager:
     def plan(self, chain: Chain, problem: Problem) -> Plan:
         return staged(chain, problem, temporary=_compute_type(problem).itemsize)
 
+    def ulp(self, problem: Problem) -> float:
+        tf32 = problem.dtype == "fp32" and problem.device != "cpu"
+        if tf32 and torch.backends.cudnn.allow_tf32:
+            return 2.0**-10
+        return torch.finfo(_compute_type(problem)).eps
+
     def run(
         self,
         chain: Chain,

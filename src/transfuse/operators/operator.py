@@ -51,6 +51,11 @@ class Operator:
         self.__doc__ = f"{chain}\n\nSee ``transfuse show {slug}``."
 
     @property
+    def label(self) -> str:
+        """The slug without what all have in common, for narrow tables."""
+        return self.slug.removeprefix("conv-transpose").removeprefix("-")
+
+    @property
     def rank(self) -> int:
         return self.chain.conv.rank
 
@@ -119,8 +124,12 @@ class Operator:
         return Solution(self)
 
     def case(self, line: str) -> Case:
-        """The case a name or a line stands for; checked against the document's scalars."""
-        case = Case.parse(self._cases.get(line, line))
+        """The case a line stands for, checked against the document's scalars.
+
+        A line may start with the name of a declared case: ``benchmark fp16 cuda:sm90``.
+        """
+        name, _, rest = line.partition(" ")
+        case = Case.parse(f"{self._cases[name]} {rest}" if name in self._cases else line)
         wanted = [p.name for p in self.scalars]
         if sorted(case.scalars) != sorted(wanted):
             raise ValueError(

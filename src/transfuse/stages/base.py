@@ -29,9 +29,9 @@ class Kind(str, Enum):
     CONVOLUTION = "convolution"
 
 
-def parameter(**options: Any) -> Any:
-    """A dataclass field that takes a number, a tensor, or the name of one given later."""
-    return field(metadata={"parameter": True}, **options)
+def parameter(*types: type, **options: Any) -> Any:
+    """A dataclass field that takes a value of these types, or the name of one given later."""
+    return field(metadata={"parameter": (*types, str)}, **options)
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,14 @@ class Stage:
     name: ClassVar[str]
     exact: ClassVar[bool] = False
     """Small integers in, exactly representable values out: results can be compared bit for bit."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            types, given = each.metadata.get("parameter", (object,)), getattr(self, each.name)
+            if not isinstance(given, types) and given is not each.default:
+                known = ", ".join(t.__name__ for t in types)
+                kind = type(given).__name__
+                raise TypeError(f"{self.name}: {each.name} must be one of {known}, not {kind}")
 
     def shape(self, shape: Shape) -> Shape:
         """The shape this stage gives for ``shape``; raises as torch does where it cannot."""
@@ -85,8 +93,8 @@ class Stage:
                 yield each.name, getattr(self, each.name)
 
     def __str__(self) -> str:
-        shown = (getattr(self, f.name) for f in fields(self) if f.repr)
-        arguments = ", ".join("_" if a is None else f"{a}" for a in shown)
+        given = ((getattr(self, f.name), f.default) for f in fields(self))
+        arguments = ", ".join(str(value) for value, default in given if value != default)
         return f"{self.name}({arguments})" if arguments else self.name
 
 

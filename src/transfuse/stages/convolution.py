@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from transfuse.stages.base import Kind, Operand, Stage, parameter
 
 
@@ -18,7 +20,7 @@ class ConvTranspose(Stage):
     name: ClassVar[str] = "conv_transpose"
     exact: ClassVar[bool] = True
     rank: int
-    bias: Operand = parameter(default=None)
+    bias: Operand = parameter(Tensor, default=None)
     either_kernel: bool = False
     weight_scale: float = 1.0
 

@@ -20,7 +20,7 @@ class Add(Pointwise):
 
     name: ClassVar[str] = "add"
     exact: ClassVar[bool] = True
-    term: Number | str | Tensor = parameter()
+    term: Number | str | Tensor = parameter(int, float, Tensor)
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
         return x + value(self.term, env, x)
@@ -32,7 +32,7 @@ class Scale(Pointwise):
 
     name: ClassVar[str] = "scale"
     exact: ClassVar[bool] = True
-    factor: Number | str | Tensor = parameter()
+    factor: Number | str | Tensor = parameter(int, float, Tensor)
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
         return x * value(self.factor, env, x)
@@ -44,8 +44,8 @@ class Clamp(Pointwise):
 
     name: ClassVar[str] = "clamp"
     exact: ClassVar[bool] = True
-    low: Number | str = parameter()
-    high: Number | str = parameter()
+    low: Number | str = parameter(int, float)
+    high: Number | str = parameter(int, float)
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
         return torch.clamp(x, float(self.low), float(self.high))

@@ -37,8 +37,8 @@ class BatchNorm(Whole):
     """
 
     name: ClassVar[str] = "batch_norm"
-    weight: Operand = parameter(default=None)
-    bias: Operand = parameter(default=None)
+    weight: Operand = parameter(Tensor, default=None)
+    bias: Operand = parameter(Tensor, default=None)
     eps: float = 1e-5
 
     def shape(self, shape: Shape) -> Shape:
@@ -75,8 +75,8 @@ class BatchApply(Whole):
     name: ClassVar[str] = "batch_apply"
     gathers: ClassVar[bool] = False
     key: str
-    weight: Operand = parameter(default=None)
-    bias: Operand = parameter(default=None)
+    weight: Operand = parameter(Tensor, default=None)
+    bias: Operand = parameter(Tensor, default=None)
     eps: float = 1e-5
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
@@ -92,9 +92,9 @@ class GroupNorm(Whole):
     """``y = (x - mean) / sqrt(var + eps) * weight + bias`` over (group of channels, space)."""
 
     name: ClassVar[str] = "group_norm"
-    num_groups: int | str = parameter()
-    weight: Operand = parameter(default=None)
-    bias: Operand = parameter(default=None)
+    num_groups: int | str = parameter(object)
+    weight: Operand = parameter(Tensor, default=None)
+    bias: Operand = parameter(Tensor, default=None)
     eps: float = 1e-5
 
     def shape(self, shape: Shape) -> Shape:

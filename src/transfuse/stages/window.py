@@ -21,7 +21,7 @@ class Window(Stage):
     """Windows of ``kernel`` every ``stride`` (default: the kernel), after ``padding``."""
 
     kind: ClassVar[Kind] = Kind.WINDOW
-    kernel: Size | str = parameter()
+    kernel: Size | str = parameter(object)
     stride: Size | None = None
     padding: Size = 0
 
@@ -126,7 +126,7 @@ class ExtremumPool(Window):
 
     name: ClassVar[str] = "extremum_pool"
     exact: ClassVar[bool] = True
-    sign: Operand = parameter(kw_only=True)
+    sign: Operand = parameter(Tensor, kw_only=True)
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
         flip = torch.where(channel(self.sign, env, x) < 0, -1.0, 1.0).to(x.dtype)

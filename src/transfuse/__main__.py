@@ -1,0 +1,5 @@
+"""``python -m transfuse`` is the command line."""
+
+from transfuse.cli import main
+
+main()

@@ -1,0 +1,103 @@
+"""How far a result may be from the float64 oracle, derived from the oracle itself.
+
+A good algorithm in arithmetic with unit roundoff ``u`` gives the exact result of inputs that were
+each moved by a little more than ``u``: about ``sqrt(K) * u`` for sums of ``K`` terms (Higham and
+Mary 2019). So the oracle is asked how much its result moves when every input moves by one ulp of
+the arithmetic, and that movement, times ``4 * sqrt(K)``, plus one rounding of the output, is the
+budget. Nothing in it is fixed by hand for a chain, a size or a scale: where a result is badly
+conditioned the budget grows, where every value is tiny it shrinks with them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod, sqrt
+
+import torch
+from torch import Tensor
+
+from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
+from transfuse.problem import Problem
+from transfuse.reference import reference
+
+SAFETY = 4.0
+"""Slack over the probabilistic bound: it holds for each element, and the worst one is compared."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """``used``: the largest error as a share of its budget; above 1 the result is wrong."""
+
+    used: float
+    fault: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.fault
+
+
+def judge(
+    chain: Chain,
+    problem: Problem,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    y: Tensor,
+    ulp: float,
+) -> Accuracy:
+    """Compare a result with the oracle: NaN and Inf in the same places, errors within budget.
+
+    ``ulp`` is that of the arithmetic the result claims, the distance from 1 to the next value.
+    """
+    element = ELEMENTS[problem.dtype]
+    exact = reference(chain, problem, x, weight, operands)
+    if y.shape != exact.shape:
+        return Accuracy(float("inf"), f"shape {list(y.shape)}, expected {list(exact.shape)}")
+    if not y.numel():
+        return Accuracy(0.0)
+    fault = _special_values(y, exact.to(element.dtype))
+    if fault:
+        return Accuracy(float("inf"), fault)
+    moved = _moved(chain, problem, x, weight, operands, exact, ulp)
+    budget = moved + element.unit * exact.abs() + element.tiny / 2
+    finite = exact.isfinite() & y.isfinite()
+    used = ((y.double() - exact).abs() / budget)[finite]
+    worst = float(used.max()) if used.numel() else 0.0
+    return Accuracy(worst, f"error {worst:.3g} times its budget" if worst > 1 else "")
+
+
+def terms(problem: Problem) -> int:
+    """The most products that any one output of the convolution sums."""
+    taps = prod(max(len(phase.taps) for phase in axis.phases()) for axis in problem.axes)
+    return problem.in_channels // problem.groups * max(1, taps)
+
+
+def _special_values(y: Tensor, rounded: Tensor) -> str:
+    for name, test in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
+        wrong = int((test(y) != test(rounded)).sum())
+        if wrong:
+            return f"{name} in the wrong places: {wrong} of {y.numel()} elements"
+    return ""
+
+
+def _moved(
+    chain: Chain,
+    problem: Problem,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    exact: Tensor,
+    ulp: float,
+) -> float:
+    """How far any output may move for inputs that each moved by an ulp of the arithmetic."""
+    generator = torch.Generator(x.device).manual_seed(0)
+
+    def nudged(tensor: Tensor) -> Tensor:
+        signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device)
+        return tensor.double() * (1 + ulp * (2 * signs - 1))
+
+    nearby = {name: nudged(tensor) for name, tensor in operands.items()}
+    change = (reference(chain, problem, nudged(x), nudged(weight), nearby) - exact).abs()
+    change = change[change.isfinite()]
+    sums = sqrt(terms(chain.core(problem)))
+    return SAFETY * sums * float(change.max()) if change.numel() else 0.0

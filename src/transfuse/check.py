@@ -1,0 +1,178 @@
+"""Every backend that can run here against the oracle: named cases, random cases, hard values."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import sqrt
+from random import Random
+
+import torch
+from torch import Tensor
+
+from transfuse.accuracy import judge, terms
+from transfuse.backends import BACKENDS, Backend
+from transfuse.cases import Case
+from transfuse.elements import ELEMENTS
+from transfuse.front import run
+from transfuse.operators import Operator
+from transfuse.problem import Problem
+from transfuse.reference import reference
+
+Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
+"""Input, kernel, and the per-channel operands by name."""
+
+NAMED = ("small", "ragged")
+"""Declared cases that are small enough to compare in float64."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case on one backend; ``used`` is the largest error as a share of its budget."""
+
+    slug: str
+    backend: str
+    case: Case
+    seed: int
+    used: float
+    fault: str = ""
+    refusal: str = ""
+
+    @property
+    def status(self) -> str:
+        return "refused" if self.refusal else "failed" if self.fault else "passed"
+
+    @property
+    def command(self) -> str:
+        """What to type to see this result again."""
+        return (
+            f"transfuse check {self.slug} --backend {self.backend} "
+            f"--case '{self.case}' --seed {self.seed}"
+        )
+
+
+def check(operator: Operator, case: Case, backend: Backend, seed: int) -> Result:
+    """Run a case with real numbers, with integers and with NaN and Inf; each must be right."""
+    chain = operator.bound(case)
+    result = Result(operator.slug, backend.name, case, seed, 0.0)
+    verdict = backend.verdict(chain, case.problem)
+    if not verdict.ok:
+        return replace(result, refusal=verdict.reason)
+    shape = chain.shapes(case.problem)[-1].dims
+    worst = 0.0
+    for fill in (real, integers, special):
+        x, weight, operands = fill(operator, case, seed)
+        out = torch.full(shape, torch.nan, dtype=x.dtype, device=x.device)
+        try:
+            run(chain, case.problem, x, weight, operands, out, backend.name)
+        except Exception as error:
+            return replace(result, fault=f"{fill.__name__}: {type(error).__name__}: {error}")
+        if fill is integers and chain.exact:
+            exact = reference(chain, case.problem, x, weight, operands).to(out.dtype)
+            wrong = int((out != exact).sum())
+            fault = f"{wrong} of {out.numel()} elements are not exact" if wrong else ""
+        else:
+            accuracy = judge(
+                chain, case.problem, x, weight, operands, out, backend.ulp(case.problem)
+            )
+            worst, fault = max(worst, accuracy.used), accuracy.fault
+        if fault:
+            return replace(result, used=worst, fault=f"{fill.__name__}: {fault}")
+    return replace(result, used=worst)
+
+
+def check_all(
+    operator: Operator, cases: list[Case], seed: int, backend: str | None = None
+) -> Iterator[Result]:
+    """Every case on every backend, or on the one named."""
+    for case in cases:
+        for each in BACKENDS:
+            if backend in (None, each.name):
+                yield check(operator, case, each, seed)
+
+
+def cases(
+    operator: Operator, random: int, seed: int, dtypes: tuple[str, ...], device: str
+) -> list[Case]:
+    """The small named cases and ``random`` drawn ones, each in every element type."""
+    draw = Random(f"{operator.slug} {seed}")
+    drawn = [operator.case(name) for name in NAMED if name in operator.cases]
+    drawn += [random_case(operator, draw) for _ in range(random)]
+    return [case.on(dtype, device) for case in drawn for dtype in dtypes]
+
+
+def random_case(operator: Operator, draw: Random) -> Case:
+    """A legal case with the scalars of a named one and a geometry drawn at random."""
+    while True:
+        scalars = operator.case(draw.choice(operator.cases)).scalars
+        try:
+            case = Case(_random_problem(operator, draw), scalars)
+            operator.bound(case).shapes(case.problem)
+        except (RuntimeError, ValueError):
+            continue  # an empty output, groups that do not divide: draw again
+        return case
+
+
+def _random_problem(operator: Operator, draw: Random) -> Problem:
+    rank = operator.rank
+
+    def axes(option: str, low: int, high: int) -> tuple[int, ...]:
+        listed = option in (*operator.options, "spatial", "kernel")
+        default = 1 if option == "dilation" else 0
+        return tuple(draw.randint(low, high) if listed else default for _ in range(rank))
+
+    stride, dilation = axes("stride", 1, 4), axes("dilation", 1, 3)
+    groups = draw.choice((1, 1, 2, 3)) if operator.grouped else 1
+    return Problem(
+        batch=draw.randint(1, 3),
+        in_channels=groups * draw.randint(1, 9),
+        out_channels=groups * draw.randint(1, 12),
+        spatial=axes("spatial", 1, 12 if rank < 3 else 7),
+        kernel=axes("kernel", 1, 5),
+        stride=stride,
+        padding=axes("padding", 0, 3),
+        dilation=dilation,
+        output_padding=tuple(
+            draw.randrange(max(s, d)) if "output_padding" in operator.options else 0
+            for s, d in zip(stride, dilation, strict=True)
+        ),
+        groups=groups,
+    )
+
+
+def real(operator: Operator, case: Case, seed: int) -> Tensors:
+    """Signed normal numbers; weights scaled so that the convolution's outputs are near 1."""
+    generator = torch.Generator().manual_seed(seed)
+    core = operator.bound(case).core(case.problem)
+    x, weight, operands = _filled(operator, case, lambda n: torch.randn(n, generator=generator))
+    return x, (weight * (1.5 / sqrt(terms(core)))).to(weight.dtype), operands
+
+
+def integers(operator: Operator, case: Case, seed: int) -> Tensors:
+    """Integers from -2 to 2: every sum is exact, and so is every result of exact stages."""
+    generator = torch.Generator().manual_seed(seed)
+    return _filled(
+        operator, case, lambda n: torch.randint(-2, 3, (n,), generator=generator).float()
+    )
+
+
+def special(operator: Operator, case: Case, seed: int) -> Tensors:
+    """Real numbers with a NaN, an Inf and a -Inf in the input and a NaN in the kernel."""
+    x, weight, operands = real(operator, case, seed)
+    draw = Random(seed)
+    for value in (torch.inf, -torch.inf, torch.nan):
+        if x.numel():
+            x.view(-1)[draw.randrange(x.numel())] = value
+    weight.view(-1)[draw.randrange(weight.numel())] = torch.nan
+    return x, weight, operands
+
+
+def _filled(operator: Operator, case: Case, values: Callable[[int], Tensor]) -> Tensors:
+    problem = case.problem
+    device = problem.device.partition(":")[0]
+
+    def tensor(*dims: int) -> Tensor:
+        count = torch.Size(dims).numel()
+        return values(count).reshape(dims).to(device, ELEMENTS[problem.dtype].dtype)
+
+    chain = operator.bound(case)
+    operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+    return tensor(*problem.input.dims), tensor(*problem.weight), operands

@@ -1,0 +1,101 @@
+"""The budget passes good arithmetic and fails mutants of every kind."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from transfuse.accuracy import judge, terms
+from transfuse.chain import Chain
+from transfuse.check import real
+from transfuse.elements import ELEMENTS
+from transfuse.operators import OPERATORS
+from transfuse.problem import Problem
+from transfuse.reference import evaluate, reference
+
+ULP = torch.finfo(torch.float32).eps
+
+
+def result_of(op, dtype="fp32", chain=None):
+    """The chain's inputs and the result of ``chain`` (its own by default) in plain float32."""
+    case = op.case(f"small {dtype}")
+    inputs = real(op, case, seed=1)
+    wide = [inputs[0].float(), inputs[1].float(), {k: v.float() for k, v in inputs[2].items()}]
+    y = evaluate(chain or op.bound(case), case.problem, *wide)
+    return op.bound(case), case.problem, inputs, y.to(ELEMENTS[dtype].dtype)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
+def test_good_arithmetic_stays_within_budget(op, dtype):
+    chain, problem, inputs, y = result_of(op, dtype)
+    assert judge(chain, problem, *inputs, y, ULP).ok
+
+
+@pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
+def test_every_stage_dropped_is_noticed(op):
+    chain, problem, inputs, _ = result_of(op)
+    for i, stage in enumerate(chain.stages):
+        if i == chain.at:
+            continue
+        rest = Chain(*chain.stages[:i], *chain.stages[i + 1 :])
+        y = evaluate(rest, problem, *inputs)
+        assert not judge(chain, problem, *inputs, y, ULP).ok, f"{stage} does not matter"
+
+
+@pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
+def test_constants_low_precision_and_single_faults_are_noticed(op):
+    chain, problem, inputs, y = result_of(op)
+    exact = reference(chain, problem, *inputs)
+    nan, shifted = y.clone(), y.clone()
+    nan.view(-1)[0] = torch.nan
+    shifted.view(-1)[0] += 1e-4 * exact.abs().max().float()
+    for mutant in (
+        torch.zeros_like(y),
+        torch.full_like(y, exact.mean().float()),
+        y.bfloat16().float(),
+        y.half().float(),
+        y.roll(1, -1) if y.shape[-1] > 1 else y.roll(1, 0),
+        nan,
+        shifted,
+        y[:1],
+    ):
+        assert not judge(chain, problem, *inputs, mutant, ULP).ok
+
+
+def test_low_precision_inputs_are_noticed():
+    op = OPERATORS["conv-transpose-2d-square-input-asym-kernel"]
+    chain, problem, (x, w, operands), _ = result_of(op)
+    tf32 = (x.view(torch.int32) & ~0x1FFF).view(torch.float32)  # truncated to 10 bits
+    y = evaluate(chain, problem, tf32, w, operands)
+    assert not judge(chain, problem, x, w, operands, y, ULP).ok
+    assert judge(chain, problem, x, w, operands, y, 2.0**-10).ok
+
+
+def test_the_budget_shrinks_with_the_result():
+    """Zeros must fail however small every value is: a fixed atol would let them pass."""
+    op = OPERATORS["conv-transpose3d-avgpool-clamp-softmax-multiply"]
+    case = op.case("n1 ci2 co2 i32x32x32 k3 s2 p1 op1 pool_kernel=2 clamp_min=0 clamp_max=1")
+    inputs = real(op, case, seed=0)
+    chain = op.bound(case)
+    y = evaluate(chain, case.problem, *inputs)
+    assert y.abs().max() < 1e-3
+    assert judge(chain, case.problem, *inputs, y, ULP).ok
+    assert not judge(chain, case.problem, *inputs, torch.zeros_like(y), ULP).ok
+
+
+def test_overflow_to_inf_is_the_right_answer_in_half_precision():
+    op = OPERATORS["conv-transpose-2d-square-input-asym-kernel"]
+    case = op.case("n1 ci4 co4 i5x5 k3x5 fp16")
+    x, w, operands = real(op, case, seed=0)
+    x, w = x * 1000, w * 1000
+    y = evaluate(op.chain, case.problem, x.float(), w.float(), operands).half()
+    assert y.isinf().any()
+    assert judge(op.chain, case.problem, x, w, operands, y, ULP).ok
+    assert not judge(op.chain, case.problem, x, w, operands, y.clamp(-65504, 65504), ULP).ok
+
+
+def test_terms_counts_the_products_of_one_output():
+    problem = Problem.parse("n1 ci6 co4 i9x9 k5x3 s2x4 g2")
+    assert terms(problem) == 3 * 3 * 1
+    assert terms(replace(problem, groups=1)) == 6 * 3 * 1
