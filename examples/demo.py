@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from transfuse.accuracy import judge
-from transfuse.check import real
+from transfuse.accuracy import Oracle
 from transfuse.dispatch import choose
+from transfuse.fills import real
 from transfuse.front import run
 from transfuse.operators import OPERATORS
 from transfuse.reference import evaluate
@@ -34,10 +34,10 @@ def main() -> None:
             status.update(op.slug)
             case = op.case("cpu")
             chain, problem = op.bound(case), case.problem
-            inputs = real(op, case, seed=0)
+            inputs = real(chain, problem, seed=0)
             backend = choose(chain, problem)
             y = run(chain, problem, *inputs)
-            accuracy = judge(chain, problem, *inputs, y, backend.ulp(problem))
+            accuracy = Oracle(chain, problem, *inputs, backend.ulp(problem)).judge(y)
             right = right and accuracy.ok
             ours, theirs = [], []
             for _ in range(ROUNDS):

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from transfuse.accuracy import judge, terms
+from transfuse.accuracy import Oracle, terms
 from transfuse.chain import Chain
-from transfuse.check import real
 from transfuse.elements import ELEMENTS
+from transfuse.fills import real
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
 from transfuse.reference import evaluate, reference
@@ -16,10 +16,14 @@ from transfuse.reference import evaluate, reference
 ULP = torch.finfo(torch.float32).eps
 
 
+def judge(chain, problem, x, weight, operands, y, ulp):
+    return Oracle(chain, problem, x, weight, operands, ulp).judge(y)
+
+
 def result_of(op, dtype="fp32", chain=None):
     """The chain's inputs and the result of ``chain`` (its own by default) in plain float32."""
     case = op.case(f"small {dtype}")
-    inputs = real(op, case, seed=1)
+    inputs = real(op.bound(case), case.problem, seed=1)
     wide = [inputs[0].float(), inputs[1].float(), {k: v.float() for k, v in inputs[2].items()}]
     y = evaluate(chain or op.bound(case), case.problem, *wide)
     return op.bound(case), case.problem, inputs, y.to(ELEMENTS[dtype].dtype)
@@ -76,8 +80,8 @@ def test_the_budget_shrinks_with_the_result():
     """Zeros must fail however small every value is: a fixed atol would let them pass."""
     op = OPERATORS["conv-transpose3d-avgpool-clamp-softmax-multiply"]
     case = op.case("n1 ci2 co2 i32x32x32 k3 s2 p1 op1 pool_kernel=2 clamp_min=0 clamp_max=1")
-    inputs = real(op, case, seed=0)
     chain = op.bound(case)
+    inputs = real(chain, case.problem, seed=0)
     y = evaluate(chain, case.problem, *inputs)
     assert y.abs().max() < 1e-3
     assert judge(chain, case.problem, *inputs, y, ULP).ok
@@ -87,7 +91,7 @@ def test_the_budget_shrinks_with_the_result():
 def test_overflow_to_inf_is_the_right_answer_in_half_precision():
     op = OPERATORS["conv-transpose-2d-square-input-asym-kernel"]
     case = op.case("n1 ci4 co4 i5x5 k3x5 fp16")
-    x, w, operands = real(op, case, seed=0)
+    x, w, operands = real(op.chain, case.problem, seed=0)
     x, w = x * 1000, w * 1000
     y = evaluate(op.chain, case.problem, x.float(), w.float(), operands).half()
     assert y.isinf().any()

@@ -10,7 +10,7 @@ conditioned the budget grows, where every value is tiny it shrinks with them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import inf, prod, sqrt
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
 from transfuse.reference import reference
+from transfuse.stages.whole import Whole
 
 SAFETY = 4.0
 """Slack over the probabilistic bound: it holds for each element, and the worst one is compared."""
@@ -36,34 +37,53 @@ class Accuracy:
         return not self.fault
 
 
-def judge(
-    chain: Chain,
-    problem: Problem,
-    x: Tensor,
-    weight: Tensor,
-    operands: Mapping[str, Tensor],
-    y: Tensor,
-    ulp: float,
-) -> Accuracy:
-    """Compare a result with the oracle: NaN and Inf in the same places, errors within budget.
+class Oracle:
+    """The exact result of a chain on given tensors, and how far another may be from it.
 
-    ``ulp`` is that of the arithmetic the result claims, the distance from 1 to the next value.
+    ``ulp`` is that of the arithmetic a result claims, the distance from 1 to the next value;
+    ``length`` the number of terms in the longest sum, the convolution's by default.
     """
-    element = ELEMENTS[problem.dtype]
-    exact = reference(chain, problem, x, weight, operands)
-    if y.shape != exact.shape:
-        return Accuracy(float("inf"), f"shape {list(y.shape)}, expected {list(exact.shape)}")
-    if not y.numel():
-        return Accuracy(0.0)
-    fault = _special_values(y, exact.to(element.dtype))
-    if fault:
-        return Accuracy(float("inf"), fault)
-    moved = _moved(chain, problem, x, weight, operands, exact, ulp)
-    budget = moved + element.unit * exact.abs() + element.tiny / 2
-    finite = exact.isfinite() & y.isfinite()
-    used = ((y.double() - exact).abs() / budget)[finite]
-    worst = float(used.max()) if used.numel() else 0.0
-    return Accuracy(worst, f"error {worst:.3g} times its budget" if worst > 1 else "")
+
+    def __init__(
+        self,
+        chain: Chain,
+        problem: Problem,
+        x: Tensor,
+        weight: Tensor,
+        operands: Mapping[str, Tensor],
+        ulp: float,
+        length: int | None = None,
+    ) -> None:
+        self.element = ELEMENTS[problem.dtype]
+        self.exact = reference(chain, problem, x, weight, operands)
+        generator = torch.Generator(x.device).manual_seed(0)
+
+        def nudged(tensor: Tensor) -> Tensor:
+            signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device)
+            return tensor.double() * (1 + ulp * (2 * signs - 1))
+
+        nearby = {name: nudged(tensor) for name, tensor in operands.items()}
+        near = reference(chain, problem, nudged(x), nudged(weight), nearby)
+        change = (near - self.exact).abs()
+        change = change[change.isfinite()]
+        moved = float(change.max()) if change.numel() else 0.0
+        growth = sqrt(length or terms(chain.core(problem)))
+        self.allowed = SAFETY * growth * moved
+
+    def judge(self, y: Tensor) -> Accuracy:
+        """NaN and Inf in the same places, every error within its budget."""
+        exact, element = self.exact, self.element
+        if y.shape != exact.shape:
+            return Accuracy(inf, f"shape {list(y.shape)}, expected {list(exact.shape)}")
+        if not y.numel():
+            return Accuracy(0.0)
+        fault = _special_values(y, exact.to(element.dtype))
+        if fault:
+            return Accuracy(inf, fault)
+        budget = self.allowed + element.unit * exact.abs() + element.tiny / 2
+        used = ((y.double() - exact).abs() / budget)[exact.isfinite() & y.isfinite()]
+        worst = float(used.max()) if used.numel() else 0.0
+        return Accuracy(worst, f"error {worst:.3g} times its budget" if worst > 1 else "")
 
 
 def terms(problem: Problem) -> int:
@@ -72,32 +92,16 @@ def terms(problem: Problem) -> int:
     return problem.in_channels // problem.groups * max(1, taps)
 
 
+def longest_sum(chain: Chain, problem: Problem) -> int:
+    """The most terms that any sum in the chain has, statistics included."""
+    shapes = zip(chain.stages, chain.shapes(problem), strict=False)
+    scopes = (stage.scope(shape) for stage, shape in shapes if isinstance(stage, Whole))
+    return max(terms(chain.core(problem)), *scopes, 1)
+
+
 def _special_values(y: Tensor, rounded: Tensor) -> str:
     for name, test in (("NaN", torch.isnan), ("+Inf", torch.isposinf), ("-Inf", torch.isneginf)):
         wrong = int((test(y) != test(rounded)).sum())
         if wrong:
             return f"{name} in the wrong places: {wrong} of {y.numel()} elements"
     return ""
-
-
-def _moved(
-    chain: Chain,
-    problem: Problem,
-    x: Tensor,
-    weight: Tensor,
-    operands: Mapping[str, Tensor],
-    exact: Tensor,
-    ulp: float,
-) -> float:
-    """How far any output may move for inputs that each moved by an ulp of the arithmetic."""
-    generator = torch.Generator(x.device).manual_seed(0)
-
-    def nudged(tensor: Tensor) -> Tensor:
-        signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device)
-        return tensor.double() * (1 + ulp * (2 * signs - 1))
-
-    nearby = {name: nudged(tensor) for name, tensor in operands.items()}
-    change = (reference(chain, problem, nudged(x), nudged(weight), nearby) - exact).abs()
-    change = change[change.isfinite()]
-    sums = sqrt(terms(chain.core(problem)))
-    return SAFETY * sums * float(change.max()) if change.numel() else 0.0

@@ -1,24 +1,19 @@
 """Every backend that can run here against the oracle: named cases, random cases, hard values."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import sqrt
 from random import Random
 
 import torch
-from torch import Tensor
 
-from transfuse.accuracy import judge, terms
+from transfuse.accuracy import Oracle
 from transfuse.backends import BACKENDS, Backend
 from transfuse.cases import Case
-from transfuse.elements import ELEMENTS
+from transfuse.fills import integers, real, special
 from transfuse.front import run
 from transfuse.operators import Operator
 from transfuse.problem import Problem
 from transfuse.reference import reference
-
-Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
-"""Input, kernel, and the per-channel operands by name."""
 
 NAMED = ("small", "ragged")
 """Declared cases that are small enough to compare in float64."""
@@ -59,7 +54,7 @@ def check(operator: Operator, case: Case, backend: Backend, seed: int) -> Result
     shape = chain.shapes(case.problem)[-1].dims
     worst = 0.0
     for fill in (real, integers, special):
-        x, weight, operands = fill(operator, case, seed)
+        x, weight, operands = fill(chain, case.problem, seed)
         out = torch.full(shape, torch.nan, dtype=x.dtype, device=x.device)
         try:
             run(chain, case.problem, x, weight, operands, out, backend.name)
@@ -70,9 +65,8 @@ def check(operator: Operator, case: Case, backend: Backend, seed: int) -> Result
             wrong = int((out != exact).sum())
             fault = f"{wrong} of {out.numel()} elements are not exact" if wrong else ""
         else:
-            accuracy = judge(
-                chain, case.problem, x, weight, operands, out, backend.ulp(case.problem)
-            )
+            ulp = backend.ulp(case.problem)
+            accuracy = Oracle(chain, case.problem, x, weight, operands, ulp).judge(out)
             worst, fault = max(worst, accuracy.used), accuracy.fault
         if fault:
             return replace(result, used=worst, fault=f"{fill.__name__}: {fault}")
@@ -136,43 +130,3 @@ def _random_problem(operator: Operator, draw: Random) -> Problem:
         ),
         groups=groups,
     )
-
-
-def real(operator: Operator, case: Case, seed: int) -> Tensors:
-    """Signed normal numbers; weights scaled so that the convolution's outputs are near 1."""
-    generator = torch.Generator().manual_seed(seed)
-    core = operator.bound(case).core(case.problem)
-    x, weight, operands = _filled(operator, case, lambda n: torch.randn(n, generator=generator))
-    return x, (weight * (1.5 / sqrt(terms(core)))).to(weight.dtype), operands
-
-
-def integers(operator: Operator, case: Case, seed: int) -> Tensors:
-    """Integers from -2 to 2: every sum is exact, and so is every result of exact stages."""
-    generator = torch.Generator().manual_seed(seed)
-    return _filled(
-        operator, case, lambda n: torch.randint(-2, 3, (n,), generator=generator).float()
-    )
-
-
-def special(operator: Operator, case: Case, seed: int) -> Tensors:
-    """Real numbers with a NaN, an Inf and a -Inf in the input and a NaN in the kernel."""
-    x, weight, operands = real(operator, case, seed)
-    draw = Random(seed)
-    for value in (torch.inf, -torch.inf, torch.nan):
-        if x.numel():
-            x.view(-1)[draw.randrange(x.numel())] = value
-    weight.view(-1)[draw.randrange(weight.numel())] = torch.nan
-    return x, weight, operands
-
-
-def _filled(operator: Operator, case: Case, values: Callable[[int], Tensor]) -> Tensors:
-    problem = case.problem
-    device = problem.device.partition(":")[0]
-
-    def tensor(*dims: int) -> Tensor:
-        count = torch.Size(dims).numel()
-        return values(count).reshape(dims).to(device, ELEMENTS[problem.dtype].dtype)
-
-    chain = operator.bound(case)
-    operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
-    return tensor(*problem.input.dims), tensor(*problem.weight), operands

@@ -117,14 +117,12 @@ def staged(chain: Chain, problem: Problem, temporary: int) -> Plan:
     for i, stage in enumerate(chain.stages):
         flops = costs.core.flops() if i == chain.at else 0
         passes.append(Pass(str(stage), flops, costs.reads(i), costs.tensor(i + 1)))
-    temporaries = [costs.tensor(i) for i in range(1, len(chain.stages))]
-    # While a stage runs, its input and its output are both alive.
-    alive = [sum(temporaries[i : i + 2]) for i in range(len(temporaries))]
-    return costs.plan(passes, scratch=max(alive, default=0))
+    return costs.plan(passes, stored=range(1, len(chain.stages)))
 
 
 def fused(chain: Chain, problem: Problem) -> Plan:
     """The plan of the rewritten chain: as few passes as its whole stages allow."""
+    chain.shapes(problem)  # what a stage refuses, no rewrite may hide
     return _Fusion(rewritten(chain), problem).plan()
 
 
@@ -148,9 +146,14 @@ class _Costs:
         """What a pass that starts with stage ``i`` reads."""
         return self.tensor(i) + (self.weight if i == self.chain.at else 0)
 
-    def plan(self, passes: Sequence[Pass], scratch: int) -> Plan:
+    def plan(self, passes: Sequence[Pass], stored: Sequence[int]) -> Plan:
+        """The plan whose passes store the values after each of the ``stored`` stages."""
         operands = sum(count for _, count in self.chain.channels(self.problem)) * self.item
         least = self.tensor(0) + self.weight + operands + self.tensor(len(self.chain.stages))
+        temporaries = [self.tensor(i) for i in stored]
+        # While a pass runs, what it reads and what it stores are both alive.
+        alive = [sum(temporaries[i : i + 2]) for i in range(len(temporaries))]
+        scratch = max(alive, default=0)
         return Plan(self.problem, self.chain, tuple(passes), self.work, least, scratch)
 
 
@@ -166,23 +169,22 @@ class _Fusion:
         self.machine = machine(problem.device)
         self.passes: list[Pass] = []
         self.start = 0
-        self.scratch = 0
+        self.stored: list[int] = []
 
     def plan(self) -> Plan:
         stages = self.chain.stages
-        if self.chain.at:
-            self._store(self.chain.at)
-        for i in range(self.chain.at + 1, len(stages)):
-            stage = stages[i]
-            if isinstance(stage, Whole) and stage.applies and not self._fits(stage, i):
+        for i, stage in enumerate(stages):
+            if i == self.chain.at > 0:
+                self._store(i)
+            elif isinstance(stage, Whole) and stage.applies and not self._fits(stage, i):
                 self._cut(i)
         self._pass(len(stages), writes=self.costs.tensor(len(stages)))
-        return self.costs.plan(self.passes, self.scratch)
+        return self.costs.plan(self.passes, self.stored)
 
     def _fits(self, stage: Whole, i: int) -> bool:
         """Whether one program of a pass without the convolution holds all a statistic covers."""
         held = stage.scope(self.costs.shapes[i]) * self.costs.temporary
-        return stage.gathers and self.start > self.chain.at and held <= self.machine.on_chip
+        return stage.gathers and self.start != self.chain.at and held <= self.machine.on_chip
 
     def _cut(self, i: int) -> None:
         """End the pass before stage ``i`` applies its statistic, and store or recompute."""
@@ -197,7 +199,7 @@ class _Fusion:
     def _store(self, i: int) -> None:
         """End the pass after ``i`` stages; the next one starts from what it stored."""
         self._pass(i, writes=self.costs.tensor(i))
-        self.scratch += self.costs.tensor(i)
+        self.stored.append(i)
         self.start = i
 
     def _pass(self, end: int, writes: int, note: str = "") -> None:

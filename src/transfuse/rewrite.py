@@ -145,9 +145,9 @@ def bounded_softmax(chain: Chain) -> Chain | None:
 def fold_average(chain: Chain) -> Chain | None:
     """The 1/k^n of an average pool goes into the weights: exact where k^n is a power of two."""
     last = chain.prologue[-1:]
-    if last and isinstance(last[0], AvgPool) and last[0].divide:
+    if last and isinstance(last[0], AvgPool) and last[0].divide and not last[0].operands:
         cells = last[0].cells(chain.conv.rank)
-        if cells & (cells - 1) == 0:
+        if cells > 0 and cells & (cells - 1) == 0:
             conv = replace(chain.conv, weight_scale=chain.conv.weight_scale / cells)
             return chain.swap(chain.at - 1, 2, replace(last[0], divide=False), conv)
     return None

@@ -93,9 +93,12 @@ class Stage:
                 yield each.name, getattr(self, each.name)
 
     def __str__(self) -> str:
-        given = ((getattr(self, f.name), f.default) for f in fields(self))
-        arguments = ", ".join(str(value) for value, default in given if value != default)
-        return f"{self.name}({arguments})" if arguments else self.name
+        arguments: list[str] = []
+        for i, each in enumerate(fields(self)):
+            value = getattr(self, each.name)
+            if value != each.default:
+                arguments.append(f"{value}" if len(arguments) == i else f"{each.name}={value}")
+        return f"{self.name}({', '.join(arguments)})" if arguments else self.name
 
 
 def channel(operand: Operand, env: Env, like: Tensor) -> Tensor:

@@ -138,7 +138,8 @@ class SpaceSoftmax(Whole):
 
 
 def _operand(name: Operand, env: Env) -> Tensor | None:
-    return env[name].flatten() if isinstance(name, str) else None
+    # Contiguous: torch rounds otherwise in its path for strided operands.
+    return env[name].flatten().contiguous() if isinstance(name, str) else None
 
 
 def _more_than_one_value(name: str, values: int, shape: Shape) -> None:

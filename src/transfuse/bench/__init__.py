@@ -1,0 +1,1 @@
+"""Measuring: cases, peers, clocks, ceilings, and the file of results."""

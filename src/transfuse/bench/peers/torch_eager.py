@@ -1,0 +1,68 @@
+"""torch as a user would write the chain: one call per stage, contiguous or channels_last."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transfuse.bench.peers.base import Missing, Runner, Work
+from transfuse.stages import ConvTranspose, Stage
+from transfuse.stages.channel import ChannelSoftmax
+from transfuse.stages.whole import SpaceSoftmax
+
+CONV: dict[int, Callable[..., Tensor]] = {
+    1: F.conv_transpose1d,
+    2: F.conv_transpose2d,
+    3: F.conv_transpose3d,
+}
+CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+
+def as_written(work: Work) -> Callable[[Tensor], Tensor]:
+    """The chain in torch's own calls; softmax is torch.softmax, which users write."""
+    problem, env = work.chain.core(work.problem), work.operands
+
+    def stage_call(stage: Stage) -> Callable[[Tensor], Tensor]:
+        if isinstance(stage, ConvTranspose):
+            convolve, weight = CONV[problem.rank], work.weight
+            bias = env[stage.bias] if isinstance(stage.bias, str) else None
+            options = (problem.stride, problem.padding, problem.output_padding)
+            return lambda x: convolve(x, weight, bias, *options, problem.groups, problem.dilation)
+        if isinstance(stage, ChannelSoftmax):
+            return lambda x: x.softmax(1)
+        if isinstance(stage, SpaceSoftmax):
+            return lambda x: x.flatten(2).softmax(2).reshape(x.shape)
+        return lambda x: stage.apply(x, env)
+
+    calls = [stage_call(stage) for stage in work.chain.stages]
+
+    def run(x: Tensor) -> Tensor:
+        for call in calls:
+            x = call(x)
+        return x
+
+    return run
+
+
+@dataclass(frozen=True)
+class TorchEager:
+    name: str = "torch eager"
+
+    def build(self, work: Work) -> Runner:
+        return Runner(as_written(work))
+
+
+@dataclass(frozen=True)
+class TorchChannelsLast:
+    name: str = "torch channels_last"
+
+    def build(self, work: Work) -> Runner:
+        if work.problem.rank not in CHANNELS_LAST:
+            raise Missing("torch has no channels_last for one spatial axis")
+        layout = CHANNELS_LAST[work.problem.rank]
+        return Runner(as_written(work), adapt=lambda x: x.to(memory_format=layout))
+
+
+PEERS = (TorchEager(), TorchChannelsLast())

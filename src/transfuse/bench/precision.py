@@ -1,0 +1,49 @@
+"""Precision classes: what is compared with what. They are named and never mixed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Storage type and arithmetic of one class of results.
+
+    ``ulp`` is that of the arithmetic: what a result of the class is judged by. In the 16-bit
+    classes a framework rounds to storage after every stage, so it is the storage type's.
+    """
+
+    name: str
+    dtype: str
+    ulp: float
+    tf32: bool = False
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """torch's own switches for float32 on GPUs, set for this class and put back after."""
+        matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
+        before = matmul.allow_tf32, conv.allow_tf32
+        matmul.allow_tf32 = conv.allow_tf32 = self.tf32
+        try:
+            yield
+        finally:
+            matmul.allow_tf32, conv.allow_tf32 = before
+
+
+PRECISIONS = {
+    each.name: each
+    for each in (
+        Precision("fp32", "fp32", 2.0**-23),
+        Precision("tf32", "fp32", 2.0**-10, tf32=True),
+        Precision("fp16", "fp16", 2.0**-10),
+        Precision("bf16", "bf16", 2.0**-7),
+        Precision("fp64", "fp64", 2.0**-52),
+    )
+}
+
+
+def precisions(device: str) -> tuple[Precision, ...]:
+    """The classes a device has: tf32 is a GPU's."""
+    return tuple(p for p in PRECISIONS.values() if not p.tf32 or device != "cpu")

@@ -1,0 +1,126 @@
+"""The file of results: JSON lines, one for the run and one for each variant of each case.
+
+Rows are appended and flushed as each case is done, so an interrupted run keeps what it measured.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+OURS = "transfuse"
+BASELINE = "torch eager"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median with the 20th and 80th percentile."""
+
+    median: float
+    p20: float
+    p80: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all rows of one run have in common."""
+
+    id: str
+    command: str
+    started: str
+    device: str
+    seed: int
+    commit: str | None
+    environment: dict[str, Any]
+    # bytes/s of a copy by its size in bytes; flop/s of a matrix product by precision class
+    copy: list[tuple[int, float]]
+    matmul: dict[str, float]
+    kind: str = "run"
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant of one case: its samples in seconds, or the reason why there are none.
+
+    ``status``: ok; wrong (the gate refused its result); missing (not installed, does not serve
+    this); failed (it raised). ``ratio`` is this variant's time over ours, round by round: above 1
+    transfuse is faster. ``floor`` is the least time the run's own ceilings allow.
+    """
+
+    run: str
+    slug: str
+    name: str
+    case: str
+    precision: str
+    device: str
+    variant: str
+    status: str
+    reason: str = ""
+    backend: str = ""
+    axis: str = ""
+    at: int = 0
+    error: float | None = None
+    samples: list[float] = field(default_factory=list)
+    host_samples: list[float] = field(default_factory=list)
+    time: Spread | None = None
+    ratio: Spread | None = None
+    first_call: float | None = None
+    peak_bytes: int | None = None
+    flops: int = 0
+    bytes: int = 0
+    floor: float | None = None
+    impossible: bool = False
+    kind: str = "row"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The group of rows measured together."""
+        return self.slug, self.case, self.precision
+
+    @property
+    def of_floor(self) -> float | None:
+        """The share of the machine's limit that was reached, 1 at best."""
+        return self.floor / self.time.median if self.floor and self.time else None
+
+
+class ResultError(ValueError):
+    """A result file is malformed; the message starts with ``file:line:``."""
+
+
+def append(path: Path, records: Iterable[Run | Row]) -> None:
+    """Add lines and see them on disk."""
+    lines = "".join(json.dumps(asdict(record)) + "\n" for record in records)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(lines)
+        file.flush()
+
+
+def read(path: Path) -> tuple[list[Run], list[Row]]:
+    """Every run and row of a file; a last line that was cut off by a kill is left out."""
+    runs, rows = [], []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if number == len(lines) and not line.endswith("\n"):
+            break
+        try:
+            record = json.loads(line)
+            kind = record["kind"]
+            if kind == "run":
+                if record["version"] != VERSION:
+                    raise ValueError(f"version {record['version']}, this reads {VERSION}")
+                runs.append(Run(**{**record, "copy": [tuple(c) for c in record["copy"]]}))
+            elif kind == "row":
+                spreads = {k: record[k] and Spread(**record[k]) for k in ("time", "ratio")}
+                rows.append(Row(**{**record, **spreads}))
+            else:
+                raise ValueError(f"unknown kind {kind!r}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ResultError(f"{path}:{number}: not a line of results: {error}") from error
+    known = {run.id for run in runs}
+    for row in rows:
+        if row.run not in known:
+            raise ResultError(f"{path}:1: a row belongs to run {row.run!r}, which is not here")
+    return runs, rows

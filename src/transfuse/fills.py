@@ -1,0 +1,53 @@
+"""Values to try a chain on: real numbers, integers, and real numbers with NaN and Inf."""
+
+from collections.abc import Callable
+from math import sqrt
+from random import Random
+
+import torch
+from torch import Tensor
+
+from transfuse.accuracy import terms
+from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
+from transfuse.problem import Problem
+
+Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
+"""Input, kernel, and the per-channel operands by name."""
+
+
+def real(chain: Chain, problem: Problem, seed: int) -> Tensors:
+    """Signed normal numbers; weights scaled so that the convolution's outputs are near 1.
+
+    All-positive values would saturate a clamp and hide lost precision.
+    """
+    x, weight, operands = _filled(chain, problem, seed, torch.Tensor.normal_)
+    return x, weight.mul_(1.5 / sqrt(terms(chain.core(problem)))), operands
+
+
+def integers(chain: Chain, problem: Problem, seed: int) -> Tensors:
+    """Integers from -2 to 2: every sum is exact, and so is every result of exact stages."""
+    return _filled(chain, problem, seed, lambda t, generator: t.random_(-2, 3, generator=generator))
+
+
+def special(chain: Chain, problem: Problem, seed: int) -> Tensors:
+    """Real numbers with an Inf, a -Inf and a NaN in the input and a NaN in the kernel."""
+    x, weight, operands = real(chain, problem, seed)
+    draw = Random(seed)
+    for value in (torch.inf, -torch.inf, torch.nan):
+        if x.numel():
+            x.view(-1)[draw.randrange(x.numel())] = value
+    weight.view(-1)[draw.randrange(weight.numel())] = torch.nan
+    return x, weight, operands
+
+
+def _filled(chain: Chain, problem: Problem, seed: int, fill: Callable[..., Tensor]) -> Tensors:
+    device = problem.device.partition(":")[0]
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def tensor(*dims: int) -> Tensor:
+        empty = torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device=device)
+        return fill(empty, generator=generator)
+
+    operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+    return tensor(*problem.input.dims), tensor(*problem.weight), operands
