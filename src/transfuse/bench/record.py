@@ -81,6 +81,11 @@ class Row:
         return self.slug, self.case, self.precision
 
     @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """What is measured, in whichever run."""
+        return (*self.key, self.variant)
+
+    @property
     def of_floor(self) -> float | None:
         """The share of the machine's limit that was reached, 1 at best."""
         return self.floor / self.time.median if self.floor and self.time else None
@@ -99,8 +104,12 @@ def append(path: Path, records: Iterable[Run | Row]) -> None:
 
 
 def read(path: Path) -> tuple[list[Run], list[Row]]:
-    """Every run and row of a file; a last line that was cut off by a kill is left out."""
-    runs, rows = [], []
+    """Every run and row of a file.
+
+    Of a run that is written twice the later one counts; a last line that a kill cut off does not.
+    """
+    runs: dict[str, Run] = {}
+    rows: list[Row] = []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         if number == len(lines) and not line.endswith("\n"):
@@ -111,7 +120,8 @@ def read(path: Path) -> tuple[list[Run], list[Row]]:
             if kind == "run":
                 if record["version"] != VERSION:
                     raise ValueError(f"version {record['version']}, this reads {VERSION}")
-                runs.append(Run(**{**record, "copy": [tuple(c) for c in record["copy"]]}))
+                run = Run(**{**record, "copy": [tuple(c) for c in record["copy"]]})
+                runs[run.id] = run
             elif kind == "row":
                 spreads = {k: record[k] and Spread(**record[k]) for k in ("time", "ratio")}
                 rows.append(Row(**{**record, **spreads}))
@@ -119,8 +129,7 @@ def read(path: Path) -> tuple[list[Run], list[Row]]:
                 raise ValueError(f"unknown kind {kind!r}")
         except (ValueError, KeyError, TypeError) as error:
             raise ResultError(f"{path}:{number}: not a line of results: {error}") from error
-    known = {run.id for run in runs}
     for row in rows:
-        if row.run not in known:
+        if row.run not in runs:
             raise ResultError(f"{path}:1: a row belongs to run {row.run!r}, which is not here")
-    return runs, rows
+    return list(runs.values()), rows

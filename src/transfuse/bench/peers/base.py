@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -13,6 +14,16 @@ from transfuse.problem import Problem
 
 class Missing(Exception):
     """This peer cannot take part here; the message says why."""
+
+
+def library(name: str, install: str = "pip install 'transfuse[bench]'") -> Any:
+    """The module of another library, or Missing with the way to install it."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:  # it is there, and lacks something itself
+            raise
+        raise Missing(f"{name} is not installed; {install}") from error
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,8 @@ class Runner:
 
 
 class Peer(Protocol):
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def build(self, work: Work) -> Runner:
         """A runner for this work; raises Missing where the peer is absent or does not serve it."""

@@ -1,0 +1,79 @@
+"""Clocks: one call's seconds on the device, and on the host beside it; and peak memory."""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+
+
+class Clock(Protocol):
+    """``time`` gives device seconds and host seconds of one call."""
+
+    def time(self, call: Callable[[], Any]) -> tuple[float, float]: ...
+
+    def peak(self, call: Callable[[], Any]) -> int | None:
+        """Bytes that one call takes at its peak, beyond what was there before it."""
+        ...
+
+
+class HostClock:
+    """The wall clock, for calls that return when they are done."""
+
+    def time(self, call: Callable[[], Any]) -> tuple[float, float]:
+        start = perf_counter()
+        call()
+        seconds = perf_counter() - start
+        return seconds, seconds
+
+    def peak(self, call: Callable[[], Any]) -> int | None:
+        reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+        try:
+            ctypes.CDLL(None).malloc_trim(0)  # memory kept for reuse would hide what is taken
+            reset.write_text("5", encoding="ascii")  # sets the peak to what is resident now
+            before = _kilobytes(status, "VmHWM")
+            call()
+            return (_kilobytes(status, "VmHWM") - before) * 1024
+        except (OSError, AttributeError):  # not Linux, not glibc
+            return None
+
+
+def _kilobytes(status: Path, key: str) -> int:
+    lines = status.read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
+
+
+class CudaClock:
+    """CUDA events around the call, after a write larger than the L2 cache has swept it."""
+
+    def __init__(self) -> None:
+        size = 2 * torch.cuda.get_device_properties(0).L2_cache_size
+        self.sweep = torch.empty(max(size, 2**26), dtype=torch.uint8, device="cuda")
+
+    def time(self, call: Callable[[], Any]) -> tuple[float, float]:
+        start, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        self.sweep.zero_()
+        torch.cuda.synchronize()
+        begun = perf_counter()
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) / 1e3, perf_counter() - begun
+
+    def peak(self, call: Callable[[], Any]) -> int | None:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+
+def clock(device: str) -> Clock:
+    return CudaClock() if device.startswith("cuda") else HostClock()

@@ -1,0 +1,176 @@
+"""One case: every variant made ready, judged, warmed up, and timed round by round."""
+
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transfuse import front
+from transfuse.accuracy import Oracle, longest_sum
+from transfuse.bench.ceilings import Ceilings
+from transfuse.bench.clock import Clock
+from transfuse.bench.peers import Missing, Peer, Runner, Work
+from transfuse.bench.precision import Precision
+from transfuse.bench.record import OURS, Row, Run
+from transfuse.bench.statistics import ratios, spread
+from transfuse.bench.subjects import Subject
+from transfuse.dispatch import choose
+from transfuse.fills import real
+from transfuse.plan import fused
+
+COPIES = 3
+"""Inputs that take turns, so that no variant finds its own in a cache."""
+WARM_UP = 2
+FEWEST_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Ours:
+    """transfuse itself, by the backend its dispatcher chooses."""
+
+    name: str = OURS
+
+    def build(self, work: Work) -> Runner:
+        rest = (work.weight, work.operands)
+        backend = choose(work.chain, work.problem).name
+        return Runner(lambda x: front.run(work.chain, work.problem, x, *rest), note=backend)
+
+
+@dataclass
+class _Ready:
+    """A variant that gave a right result, with what it was fed and what it took."""
+
+    row: Row
+    runner: Runner
+    inputs: list[Any]
+    samples: list[float]
+    host: list[float]
+
+    def call(self, turn: int) -> Callable[[], Any]:
+        return lambda: self.runner.run(self.inputs[turn % len(self.inputs)])
+
+
+def measure(
+    run: Run,
+    subject: Subject,
+    precision: Precision,
+    variants: Mapping[str, Peer],
+    ceilings: Ceilings,
+    rounds: int,
+    seconds: float,
+) -> list[Row]:
+    """The rows of one case in one precision class: ours first, then the peers in their order."""
+    subject = subject.on(precision.dtype, run.device)
+    chain, problem = subject.chain, subject.case.problem
+    with torch.inference_mode(), precision.applied():
+        x, weight, operands = real(chain, problem, run.seed)
+        oracle = Oracle(
+            chain, problem, x, weight, operands, precision.ulp, longest_sum(chain, problem)
+        )
+        work = Work(chain, problem, precision, x, weight, operands)
+        blank = _blank(run, subject, precision)
+        clock = ceilings.clock
+        prepared = [
+            _prepare(replace(blank, variant=name), variant, work, oracle, clock)
+            for name, variant in variants.items()
+        ]
+        del oracle
+        ready = [each for each in prepared if isinstance(each, _Ready)]
+        _rounds(ready, clock, rounds, seconds)
+    ceilings.measure()
+    return _finish(prepared, ceilings)
+
+
+def _blank(run: Run, subject: Subject, precision: Precision) -> Row:
+    plan = fused(subject.chain, subject.case.problem)
+    return Row(
+        run=run.id,
+        slug=subject.slug,
+        name=subject.name,
+        case=str(subject.case),
+        precision=precision.name,
+        device=run.device,
+        variant="",
+        status="ok",
+        axis=subject.axis,
+        at=subject.at,
+        flops=plan.work,
+        bytes=plan.least,
+    )
+
+
+def _prepare(row: Row, variant: Peer, work: Work, oracle: Oracle, clock: Clock) -> Row | _Ready:
+    """First call, gate, warm-up; a Row alone where the variant is not to be timed."""
+    try:
+        begun = perf_counter()
+        runner = variant.build(work)
+        native = runner.adapt(work.x)
+        y = runner.run(native)
+        result: Tensor = runner.collect(y)
+        if result.is_cuda:
+            torch.cuda.synchronize()
+        row = replace(row, first_call=perf_counter() - begun, backend=runner.note)
+        accuracy = oracle.judge(result)
+        row = replace(row, error=accuracy.used if accuracy.used < float("inf") else None)
+        if not accuracy.ok:
+            return replace(row, status="wrong", reason=accuracy.fault)
+        del y, result
+        inputs = [native, *(runner.adapt(work.x.clone()) for _ in range(COPIES - 1))]
+        ready = _Ready(row, runner, inputs, [], [])
+        for turn in range(WARM_UP):
+            ready.call(turn)()
+        ready.row = replace(row, peak_bytes=clock.peak(ready.call(0)))
+        return ready
+    except Missing as missing:
+        return replace(row, status="missing", reason=str(missing))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        return replace(row, status="failed", reason=reason)
+
+
+def _rounds(ready: list[_Ready], clock: Clock, rounds: int, seconds: float) -> None:
+    """Every variant once a round, another one first each time, until rounds or time are up."""
+    gc.collect()
+    gc.disable()
+    begun = perf_counter()
+    try:
+        for turn in range(rounds):
+            if turn >= FEWEST_ROUNDS and perf_counter() - begun > seconds:
+                break
+            first = turn % len(ready) if ready else 0
+            for each in ready[first:] + ready[:first]:
+                device, host = clock.time(each.call(turn))
+                each.samples.append(device)
+                each.host.append(host)
+    finally:
+        gc.enable()
+
+
+def _finish(prepared: list[Row | _Ready], ceilings: Ceilings) -> list[Row]:
+    ours = next(
+        (p.samples for p in prepared if isinstance(p, _Ready) and p.row.variant == OURS), None
+    )
+    rows = []
+    for each in prepared:
+        if isinstance(each, Row):
+            rows.append(each)
+            continue
+        time = spread(each.samples)
+        floor = ceilings.floor(each.row.flops, each.row.bytes, each.row.precision)
+        is_peer = ours is not None and each.row.variant != OURS
+        rows.append(
+            replace(
+                each.row,
+                samples=each.samples,
+                host_samples=each.host,
+                time=time,
+                ratio=ratios(each.samples, ours) if is_peer and ours else None,
+                floor=floor,
+                impossible=time.median < floor,
+            )
+        )
+    return rows
