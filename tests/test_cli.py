@@ -122,7 +122,7 @@ def backend(monkeypatch):
     """Make one backend the only one."""
 
     def use(backend):
-        for module in ("check", "cli", "dispatch"):
+        for module in ("check", "cli.checking", "dispatch"):
             monkeypatch.setattr(f"transfuse.{module}.BACKENDS", (backend,))
 
     return use

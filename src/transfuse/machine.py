@@ -31,6 +31,17 @@ def environment() -> dict[str, Any]:
     }
 
 
+def place(device: str) -> str:
+    """A device of this machine as problem lines name it: cpu, cuda:sm90."""
+    if device == "cpu":
+        return "cpu"
+    gpus = torch.cuda.device_count()
+    if device != "cuda" or not gpus:
+        here = "cpu, cuda" if gpus else "cpu"
+        raise ValueError(f"device {device!r} is not here; this machine has {here}")
+    return f"cuda:{_gpu(0)['capability']}"
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

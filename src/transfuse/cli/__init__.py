@@ -1,0 +1,47 @@
+"""The command line. Every command has --json; a bad argument is one line and exit status 2."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from transfuse import __version__
+from transfuse.cli.catalogue import env, explain, list_operators, show
+from transfuse.cli.checking import check
+from transfuse.cli.measuring import bench, report
+from transfuse.cli.output import err
+
+app = typer.Typer(
+    help="Transposed convolutions, fused.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("list")(list_operators)
+for command in (show, check, explain, bench, report, env):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"transfuse {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except (ValueError, RuntimeError, TypeError, KeyError, OSError) as error:
+        err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+        sys.exit(2)

@@ -1,0 +1,187 @@
+"""bench and report: measure, compare, and show."""
+
+import sys
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from transfuse.bench.compare import Change, compare
+from transfuse.bench.record import BASELINE, OURS, Row
+from transfuse.bench.session import Session, classes, variants
+from transfuse.bench.subjects import SETS, subjects
+from transfuse.cli.output import Json, Slugs, err, out, print_json
+from transfuse.machine import place
+
+
+def bench(
+    slugs: Slugs = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help=f"Cases: {', '.join(SETS)}. Default: cpu, on a GPU benchmark."),
+    ] = None,
+    case: Annotated[
+        list[str] | None, typer.Option(help="A case by name, or any problem line with scalars.")
+    ] = None,
+    precision: Annotated[
+        list[str] | None, typer.Option(help="fp32 (ieee), tf32, fp16, bf16, fp64.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    peer: Annotated[
+        list[str] | None, typer.Option(help="Only these peers; all of them by default.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds for each case.")] = 20,
+    seconds: Annotated[float, typer.Option(min=0, help="Stop a case's rounds after this.")] = 10.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the values.")] = 0,
+    output: Annotated[Path | None, typer.Option("-o", help="File of results (JSON lines).")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with this file; what it has is left out.")
+    ] = None,
+    at_least: Annotated[
+        float | None, typer.Option(help="Fail where ours is slower than torch eager by this share.")
+    ] = None,
+    comparison: Annotated[
+        tuple[Path, Path] | None, typer.Option("--compare", help="Compare two files: OLD NEW.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Time transfuse beside its peers: right results only, interleaved, beside the floor."""
+    if comparison:
+        return _compare(*comparison, as_json)
+    here = place(device)
+    wanted = sets or ([] if case else ["cpu" if here == "cpu" else "benchmark"])
+    path = resume or output or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}.jsonl")
+    session = Session(
+        subjects(slugs or [], wanted, case or [], here),
+        classes(precision, here),
+        variants(peer),
+        here,
+        path,
+        ["transfuse", *sys.argv[1:]],
+        seed,
+        rounds,
+        seconds,
+        resume=resume is not None,
+    )
+    rows: list[Row] = []
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=err, transient=True, disable=as_json) as progress:
+            task = progress.add_task("measuring", total=len(session.work))
+            for group in session:
+                rows += group
+                progress.advance(task)
+    except KeyboardInterrupt:
+        err.print(f"interrupted: {len(rows)} rows kept; go on with --resume {path}")
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json({"file": str(path), "rows": [asdict(row) for row in rows]})
+    else:
+        out.print(_table(rows))
+        if session.skipped:
+            out.print(f"{session.skipped} cases were in the file already")
+        out.print(f"results: {path}   page: transfuse report {path} -o report.html", soft_wrap=True)
+    slow = [row for row in rows if row.variant == BASELINE and _slower(row, at_least)]
+    for row in slow:
+        assert row.ratio
+        err.print(Text(f"slower than {BASELINE}: {row.ratio.median:.2f}x  {row.slug} {row.case}"))
+    wrong = [row for row in rows if row.variant == OURS and row.status != "ok"]
+    if slow or wrong:
+        raise typer.Exit(1)
+
+
+def _slower(row: Row, at_least: float | None) -> bool:
+    return at_least is not None and row.ratio is not None and row.ratio.p80 < at_least
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(
+        box=box.SIMPLE,
+        caption=f"ratio: this variant's time over {OURS}'s in the same rounds; "
+        "above 1 transfuse is faster",
+    )
+    for name in ("operator", "case", "class", "variant"):
+        table.add_column(name, overflow="fold")
+    for name in ("ms", "p20 to p80", "ratio", "of floor", "MB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    last: tuple[str, str, str] | None = None
+    for row in rows:
+        if last is not None and row.key != last:
+            table.add_section()
+        first = row.key != last
+        last = row.key
+        label = row.slug.removeprefix("conv-transpose").removeprefix("-")
+        name = (row.name if not row.axis else f"{row.axis} {row.at}") if first else ""
+        head = (label if first else "", name, row.precision if first else "")
+        style = "bold" if row.variant == OURS else ""
+        table.add_row(*head, Text(row.variant, style=style), *_figures(row))
+    return table
+
+
+def _figures(row: Row) -> tuple[Text | str, ...]:
+    if row.time is None:
+        return (Text(f"{row.status}: {row.reason}", style="yellow", overflow="ellipsis"),)
+    ratio = row.ratio.median if row.ratio else None
+    style = "" if ratio is None else "green" if ratio >= 1 else "red"
+    share = row.of_floor or 0.0
+    floor = Text("impossible", style="bold red") if row.impossible else f"{100 * share:.0f}%"
+    return (
+        _ms(row.time.median),
+        f"{_ms(row.time.p20)} to {_ms(row.time.p80)}",
+        Text("" if ratio is None else f"{ratio:.2f}x", style=style),
+        floor,
+        "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.1f}",
+    )
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds to three digits."""
+    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
+
+
+def _compare(old: Path, new: Path, as_json: bool) -> None:
+    changes = compare(old, new)
+    if as_json:
+        return print_json([asdict(change) for change in changes])
+    table = Table(box=box.SIMPLE, caption="change: new over old, below 1 is faster")
+    for name in ("operator", "case", "variant", "unit", "old", "new", "change", "verdict"):
+        table.add_column(name, overflow="fold")
+    styles = {"faster": "green", "slower": "red"}
+    for each in changes:
+        verdict = Text(each.verdict, style=styles.get(each.verdict, ""))
+        table.add_row(*_sides(each), verdict)
+    out.print(table)
+
+
+def _sides(change: Change) -> tuple[str, ...]:
+    def shown(spread: Any) -> str:
+        return (
+            "" if spread is None else f"{spread.median:.4g} ({spread.p20:.4g} to {spread.p80:.4g})"
+        )
+
+    label = change.slug.removeprefix("conv-transpose").removeprefix("-")
+    ratio = "" if change.change is None else f"{change.change:.3f}"
+    sides = (shown(change.old), shown(change.new))
+    return (label, change.case, change.variant, change.unit, *sides, ratio)
+
+
+def report(
+    files: Annotated[list[Path], typer.Argument(help="Files of results, from transfuse bench.")],
+    output: Annotated[Path, typer.Option("-o", help="The page to write.")] = Path("report.html"),
+    as_json: Json = False,
+) -> None:
+    """One self-contained page of results: table, speed-ups, roofline, scaling, environment."""
+    from transfuse.report import build
+
+    page = build(files, " ".join(["transfuse", *sys.argv[1:]]))
+    output.write_text(page, encoding="utf-8")
+    if as_json:
+        print_json({"page": str(output), "bytes": len(page.encode())})
+    else:
+        out.print(f"{output}: {len(page.encode()) / 1e6:.1f} MB, open it in any browser")
