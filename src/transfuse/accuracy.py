@@ -3,9 +3,10 @@
 A good algorithm in arithmetic with unit roundoff ``u`` gives the exact result of inputs that were
 each moved by a little more than ``u``: about ``sqrt(K) * u`` for sums of ``K`` terms (Higham and
 Mary 2019). So the oracle is asked how much its result moves when every input moves by one ulp of
-the arithmetic, and that movement, times ``4 * sqrt(K)``, plus one rounding of the output, is the
-budget. Nothing in it is fixed by hand for a chain, a size or a scale: where a result is badly
-conditioned the budget grows, where every value is tiny it shrinks with them.
+the arithmetic, and that movement, times ``4 * sqrt(K)``, plus a few roundings of the result in
+that arithmetic and one in its storage type, is the budget. Nothing in it is fixed by hand for a
+chain, a size or a scale: where a result is badly conditioned the budget grows, where every value is
+tiny it shrinks with them.
 """
 
 from collections.abc import Mapping
@@ -68,7 +69,8 @@ class Oracle:
         change = change[change.isfinite()]
         moved = float(change.max()) if change.numel() else 0.0
         growth = sqrt(length or terms(chain.core(problem)))
-        self.allowed = SAFETY * growth * moved
+        # The second term: whatever the sums did, the last few operations round the result itself.
+        self.budget = SAFETY * growth * moved + SAFETY * ulp * self.exact.abs()
 
     def judge(self, y: Tensor) -> Accuracy:
         """NaN and Inf in the same places, every error within its budget."""
@@ -80,7 +82,7 @@ class Oracle:
         fault = _special_values(y, exact.to(element.dtype))
         if fault:
             return Accuracy(inf, fault)
-        budget = self.allowed + element.unit * exact.abs() + element.tiny / 2
+        budget = self.budget + element.unit * exact.abs() + element.tiny / 2
         used = ((y.double() - exact).abs() / budget)[exact.isfinite() & y.isfinite()]
         worst = float(used.max()) if used.numel() else 0.0
         return Accuracy(worst, f"error {worst:.3g} times its budget" if worst > 1 else "")

@@ -6,7 +6,6 @@ conditions do not hold. ``rewrite`` applies them until none holds any more.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import isfinite
 
 from transfuse.chain import Chain
 from transfuse.stages import ConvTranspose, Stage
@@ -14,8 +13,11 @@ from transfuse.stages.pointwise import Add, Clamp, Scale, Sigmoid, Tanh
 from transfuse.stages.whole import BatchApply, BatchNorm, BatchStatistics, SpaceSoftmax
 from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool
 
-SHIFT_RANGE = 80.0
-"""Largest clamp width a fixed softmax shift allows: exp(-80) is still a normal float32."""
+EXPONENTS = 40.0
+"""How far from 0 a softmax may go unshifted: exp(40) leaves room for 1e21 terms in float32."""
+
+LEAST, MOST = 2.0**-126, 2.0**127
+"""Numbers that float32, the narrowest arithmetic, holds as they are: not as 0, not as Inf."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,9 @@ def pool_before_monotone(chain: Chain) -> Chain | None:
 def _rises(stage: Stage) -> bool:
     """Whether a stage is pointwise and never falls, also in rounded arithmetic, Inf included."""
     if isinstance(stage, Scale):
-        return isinstance(stage.factor, int | float) and stage.factor > 0 and isfinite(stage.factor)
+        return isinstance(stage.factor, int | float) and LEAST <= stage.factor <= MOST
     if isinstance(stage, Add):
-        return isinstance(stage.term, int | float) and isfinite(stage.term)
+        return isinstance(stage.term, int | float) and abs(stage.term) <= MOST
     return isinstance(stage, Sigmoid | Tanh | Clamp)
 
 
@@ -127,19 +129,19 @@ def drop_bias_before_batch_norm(chain: Chain) -> Chain | None:
 
 
 def bounded_softmax(chain: Chain) -> Chain | None:
-    """A clamp bounds the exponent: shift by its upper end and never look for the maximum."""
+    """A clamp bounds the exponents: nothing to take off, and no maximum to look for."""
     for i, first, second in _neighbours(chain):
-        if (
-            isinstance(first, Clamp)
-            and isinstance(second, SpaceSoftmax)
-            and second.shift is None
-            and isinstance(first.low, int | float)
-            and isinstance(first.high, int | float)
-            and isfinite(first.high)
-            and first.high - first.low <= SHIFT_RANGE
-        ):
-            return chain.swap(i, 2, first, replace(second, shift=float(first.high)))
+        if isinstance(first, Clamp) and second == SpaceSoftmax() and _within(first, EXPONENTS):
+            return chain.swap(i, 2, first, SpaceSoftmax(bounded=True))
     return None
+
+
+def _within(clamp: Clamp, limit: float) -> bool:
+    """Whether every value a clamp gives but NaN is at most ``limit`` from 0."""
+    low, high = clamp.low, clamp.high
+    if isinstance(low, str) or isinstance(high, str):
+        return False
+    return abs(high) <= limit and (low > high or abs(low) <= limit)
 
 
 def fold_average(chain: Chain) -> Chain | None:
@@ -170,6 +172,7 @@ REWRITES = (
         "pool-before-batch-norm",
         "max(g·y + b) = g·max(y) + b where g >= 0, g·min(y) + b where g < 0",
         pool_before_batch_norm,
+        assumes="weight and bias are finite",
     ),
     Rewrite(
         "bias-after-max-pool",
@@ -179,7 +182,7 @@ REWRITES = (
     ),
     Rewrite(
         "bounded-softmax",
-        "softmax(y) = exp(y - c) / Σ exp(y - c) for any c; y <= c after clamp(·, c)",
+        "softmax(y) = exp(y) / Σ exp(y) where a clamp keeps |y| <= 40",
         bounded_softmax,
     ),
     Rewrite(

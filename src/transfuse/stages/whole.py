@@ -120,11 +120,11 @@ class GroupNorm(Whole):
 class SpaceSoftmax(Whole):
     """``y = exp(x - m) / sum exp(x - m)``, ``m = max x``, over all positions of one channel.
 
-    ``shift`` takes the place of ``m`` where a rewrite knows the values to be bounded.
+    ``bounded``: a rewrite knows that no exponent can overflow or vanish, so nothing is taken off.
     """
 
     name: ClassVar[str] = "softmax"
-    shift: float | None = None
+    bounded: bool = False
 
     def scope(self, shape: Shape) -> int:
         return shape.positions
@@ -133,12 +133,12 @@ class SpaceSoftmax(Whole):
         # torch.softmax adds the terms one after another and is off by 5e-5 over 131,072
         # positions; sum() adds them pairwise and is off by 2e-7.
         flat = x.flatten(2)
-        shift = flat.detach().amax(2, keepdim=True) if self.shift is None else self.shift
-        terms = (flat - shift).exp()
+        terms = flat if self.bounded else flat - flat.detach().amax(2, keepdim=True)
+        terms = terms.exp()
         return (terms / terms.sum(2, keepdim=True)).reshape(x.shape)
 
     def __str__(self) -> str:
-        return "softmax(space)" + ("" if self.shift is None else f" shifted by {self.shift:g}")
+        return "softmax(space, bounded)" if self.bounded else "softmax(space)"
 
 
 def _operand(name: Operand, env: Env) -> Tensor | None:
