@@ -10,8 +10,11 @@ MAKEFLAGS += --no-print-directory
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
-demo: $(READY) ## run the tour in examples/demo.py
-	@$(BIN)/python examples/demo.py
+demo: $(READY) ## the five operators: checked against the oracle, timed beside torch, as a page
+	@$(BIN)/transfuse check --random 2
+	@mkdir -p out && rm -f out/demo.jsonl
+	@$(BIN)/transfuse bench --set cpu --peer 'torch eager' --peer 'torch channels_last' -o out/demo.jsonl
+	@$(BIN)/transfuse report out/demo.jsonl -o out/demo.html
 
 # pytest comes last, so that its summary is the last line.
 test: lint types ## lint, types, then every test

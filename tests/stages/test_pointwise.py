@@ -122,9 +122,9 @@ def test_refuses_other_types(make: Callable[[], Stage], message: str) -> None:
 
 
 def test_bind_puts_numbers_in_place_of_names() -> None:
-    assert clamp("low", "high").bind({"low": -1, "other": 5}) == clamp(-1, "high")
-    assert clamp("low", "high").operands == ("low", "high")
-    assert scale("factor").bind({"factor": 2.0}) == scale(2.0)
+    assert clamp("a", "b").operands == ("a", "b")
+    assert clamp("a", "b").bind({"a": -1, "high": 5}) == clamp(-1, "b")
+    assert scale("a").bind({"a": 2.0, "factor": 3.0}) == scale(2.0)
     assert add(3).bind({"term": 4}) == add(3)
 
 
