@@ -190,11 +190,10 @@ def test_lift_names_tensors_by_stage_and_place() -> None:
     assert chain.lift() == (chain, {})
 
 
-def test_swap_and_without_bias() -> None:
+def test_swap() -> None:
     chain = Chain(conv_transpose(1, "b"), tanh(), max_pool(2))
     assert chain.swap(1, 2, max_pool(2), tanh()).epilogue == (max_pool(2), tanh())
     assert chain.swap(1, 1).epilogue == (max_pool(2),)
-    assert chain.without_bias() == Chain(conv_transpose(1), tanh(), max_pool(2))
     with pytest.raises(ValueError, match="exactly one"):
         chain.swap(0, 1)
 

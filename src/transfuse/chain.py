@@ -1,7 +1,8 @@
 """Chain: stages in order, exactly one of them the transposed convolution."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from transfuse.problem import Problem, Shape
 from transfuse.stages import ConvTranspose, Env, Number, Stage
@@ -25,12 +26,19 @@ class Chain:
             )
         object.__setattr__(self, "stages", tuple(stages))
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.stages)
+
+    @cached_property
     def at(self) -> int:
         """Where the convolution stands."""
         return next(i for i, stage in enumerate(self.stages) if isinstance(stage, ConvTranspose))
 
-    @property
+    @cached_property
     def conv(self) -> ConvTranspose:
         stage = self.stages[self.at]
         assert isinstance(stage, ConvTranspose)
@@ -65,18 +73,7 @@ class Chain:
 
     def shapes(self, problem: Problem) -> tuple[Shape, ...]:
         """The shape before the first stage and after each one; raises where a stage cannot."""
-        shapes = [problem.input]
-        for stage in self.stages:
-            if isinstance(stage, ConvTranspose):
-                if shapes[-1].c != problem.in_channels:
-                    raise RuntimeError(
-                        f"conv_transpose{stage.rank}d: weight expects {problem.in_channels} "
-                        f"channels, but the stages before it give {shapes[-1].c}"
-                    )
-                shapes.append(problem.at(shapes[-1].spatial).output())
-            else:
-                shapes.append(stage.shape(shapes[-1]))
-        return tuple(shapes)
+        return _shapes(self, problem)
 
     def core(self, problem: Problem) -> Problem:
         """The convolution's own problem: the sizes that the prologue leaves."""
@@ -99,11 +96,24 @@ class Chain:
             for name in stage.operands:
                 yield name, count
 
-    def without_bias(self) -> "Chain":
-        return self.swap(self.at, 1, replace(self.conv, bias=None))
-
     def __str__(self) -> str:
         return _arrows(self.stages)
+
+
+@lru_cache(maxsize=4096)
+def _shapes(chain: Chain, problem: Problem) -> tuple[Shape, ...]:
+    shapes = [problem.input]
+    for stage in chain.stages:
+        if isinstance(stage, ConvTranspose):
+            if shapes[-1].c != problem.in_channels:
+                raise RuntimeError(
+                    f"conv_transpose{stage.rank}d: weight expects {problem.in_channels} "
+                    f"channels, but the stages before it give {shapes[-1].c}"
+                )
+            shapes.append(problem.at(shapes[-1].spatial).output())
+        else:
+            shapes.append(stage.shape(shapes[-1]))
+    return tuple(shapes)
 
 
 def _arrows(stages: Sequence[Stage]) -> str:

@@ -4,6 +4,7 @@ Every check comes before anything is written. Exceptions are torch's for the sam
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import chain as concat
 from typing import Any
 
@@ -64,7 +65,7 @@ def call(
     if chain.conv.either_kernel:
         channels = next(iter(operands.values())).numel()
         groups = kernel_groups(weight, channels, groups)
-    problem = Problem(
+    problem = _problem(
         batch=x.shape[0],
         in_channels=x.shape[1],
         out_channels=weight.shape[1] * groups,
@@ -87,6 +88,10 @@ def call(
         )
     run(chain, problem, x, weight, operands, out.unsqueeze(0), backend)
     return out
+
+
+_problem = lru_cache(maxsize=4096)(Problem)
+"""The same sizes and options make the same Problem: built and validated once."""
 
 
 def kernel_groups(weight: Tensor, out_channels: int, groups: int) -> int:
