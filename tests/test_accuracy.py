@@ -99,6 +99,19 @@ def test_overflow_to_inf_is_the_right_answer_in_half_precision():
     assert not judge(op.chain, case.problem, x, w, operands, y.clamp(-65504, 65504), ULP).ok
 
 
+def test_fp64_has_a_budget_of_its_own():
+    """An ulp of float64 counts: results off by a few pass, by thousands fail, zeros stay fair."""
+    op = OPERATORS["conv-transpose-2d-square-input-asym-kernel"]
+    case = op.case("n1 ci4 co4 i5x5 k1x1 s2 fp64")  # three of four outputs are exactly 0
+    x, w, operands = real(op.chain, case.problem, seed=0)
+    y = evaluate(op.chain, case.problem, x, w, operands)
+    ulp = torch.finfo(torch.float64).eps
+    assert judge(op.chain, case.problem, x, w, operands, y * (1 + 2 * ulp), ulp).ok
+    assert not judge(op.chain, case.problem, x, w, operands, y * (1 + 4096 * ulp), ulp).ok
+    y[0, 0, 1, 1] = 1e-3
+    assert not judge(op.chain, case.problem, x, w, operands, y, ulp).ok
+
+
 def test_terms_counts_the_products_of_one_output():
     problem = Problem.parse("n1 ci6 co4 i9x9 k5x3 s2x4 g2")
     assert terms(problem) == 3 * 3 * 1

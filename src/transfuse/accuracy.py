@@ -60,8 +60,8 @@ class Oracle:
         generator = torch.Generator(x.device).manual_seed(0)
 
         def nudged(tensor: Tensor) -> Tensor:
-            signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device)
-            return tensor.double() * (1 + ulp * (2 * signs - 1))
+            up = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device)
+            return tensor.double() * (1 + ulp * (2 * up.double() - 1))
 
         nearby = {name: nudged(tensor) for name, tensor in operands.items()}
         near = reference(chain, problem, nudged(x), nudged(weight), nearby)
@@ -83,7 +83,9 @@ class Oracle:
         if fault:
             return Accuracy(inf, fault)
         budget = self.budget + element.unit * exact.abs() + element.tiny / 2
-        used = ((y.double() - exact).abs() / budget)[exact.isfinite() & y.isfinite()]
+        error = (y.double() - exact).abs()
+        # An exact element uses nothing of its budget, even where that is 0.
+        used = torch.where(error > 0, error / budget, 0.0)[exact.isfinite() & y.isfinite()]
         worst = float(used.max()) if used.numel() else 0.0
         return Accuracy(worst, f"error {worst:.3g} times its budget" if worst > 1 else "")
 

@@ -1,7 +1,8 @@
 """A chain as an ONNX model, the form in which inference libraries take it.
 
 ``EMITTERS`` has one entry for each type of stage: the nodes it becomes. What ONNX has no operator
-for (batch norm with the statistics of this batch) is spelled out in the operators it has.
+for (the statistics of this batch) is spelled out in those it has. Chains come as declared: what
+rewrites put into a stage is not looked at.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,9 +36,10 @@ def onnx_model(
     shapes = chain.shapes(problem)
     graph = Graph(onnx, chain.core(problem), weight, operands)
     value = INPUT
-    for stage, graph.shape in zip(chain.stages, shapes, strict=False):
+    for stage, shape in zip(chain.stages, shapes, strict=False):
         if type(stage) not in EMITTERS:
             raise Missing(f"no ONNX form of stage {stage} is written")
+        graph.shape = shape
         value = EMITTERS[type(stage)](graph, stage, value)
     graph.node("Identity", value, to=OUTPUT)
     describe = onnx.helper.make_tensor_value_info
@@ -71,13 +73,15 @@ class Graph:
         """One more node; the name of its output."""
         output = to or f"{operator}_{len(self.nodes)}"
         make = self._onnx.helper.make_node
-        self.nodes.append(make(operator, inputs, [output], **attributes))
+        self.nodes.append(make(operator, inputs, [output], output, **attributes))
         return output
 
     def constant(self, tensor: Tensor) -> str:
         """One more constant, from its bytes: NumPy has no bfloat16."""
         name = f"constant_{len(self.constants)}"
-        types = {ELEMENTS[each].dtype: kind for each, kind in TYPES.items()} | {torch.int64: "INT64"}
+        types = {ELEMENTS[each].dtype: kind for each, kind in TYPES.items()} | {
+            torch.int64: "INT64"
+        }
         kind = getattr(self._onnx.TensorProto, types[tensor.dtype])
         raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
         make = self._onnx.helper.make_tensor
@@ -90,8 +94,10 @@ class Graph:
     def number(self, value: Number) -> str:
         return self.constant(torch.tensor(float(value), dtype=self.weight.dtype))
 
-    def vector(self, operand: Operand) -> str:
-        """A per-channel operand as ``(C,)``."""
+    def vector(self, operand: Operand, default: float = 0.0) -> str:
+        """A per-channel operand as ``(C,)``; where there is none, ``default`` for each channel."""
+        if operand is None:
+            return self.constant(self.weight.new_full((self.shape.c,), default))
         return self.constant(self._operand(operand).flatten())
 
     def value(self, operand: Number | Operand) -> str:
@@ -108,50 +114,35 @@ class Graph:
 
 def _convolution(g: Graph, stage: ConvTranspose, x: str) -> str:
     p = g.problem
-    weight = g.weight if stage.weight_scale == 1 else g.weight * stage.weight_scale
     bias = [] if stage.bias is None else [g.vector(stage.bias)]
-    options = {"strides": p.stride, "pads": p.padding * 2, "output_padding": p.output_padding}
-    options |= {"dilations": p.dilation, "kernel_shape": p.kernel}
-    return g.node("ConvTranspose", x, g.constant(weight), *bias, group=p.groups, **options)
+    options: dict[str, Any] = {"kernel_shape": p.kernel, "strides": p.stride, "group": p.groups}
+    options |= {"pads": p.padding * 2, "dilations": p.dilation, "output_padding": p.output_padding}
+    return g.node("ConvTranspose", x, g.constant(g.weight), *bias, **options)
 
 
-def _windows(g: Graph, stage: Window) -> dict[str, tuple[int, ...]]:
+def _windows(g: Graph, stage: Window) -> dict[str, Any]:
     kernel, stride, padding = zip(*stage.windows(g.problem.rank), strict=True)
     return {"kernel_shape": kernel, "strides": stride, "pads": padding * 2}
 
 
-def _avg_pool(g: Graph, stage: AvgPool, x: str) -> str:
-    y = g.node("AveragePool", x, count_include_pad=1, **_windows(g, stage))
-    return y if stage.divide else g.node("Mul", y, g.number(stage.cells(g.problem.rank)))
-
-
-def _clamp(g: Graph, stage: Clamp, x: str) -> str:
-    # low > high gives high everywhere; OpenVINO refuses such bounds, so they become equal ones.
-    low, high = float(stage.low), float(stage.high)
-    return g.node("Clip", x, g.number(min(low, high)), g.number(high))
-
-
 def _batch_norm(g: Graph, stage: BatchNorm, x: str) -> str:
-    # BatchNormalization itself takes the statistics as inputs, except in training libraries.
-    axes = g.integers(0, *range(2, 2 + g.problem.rank))
-    centred = g.node("Sub", x, g.node("ReduceMean", x, axes))
+    # BatchNormalization is given its statistics, so those of this batch are worked out before it.
+    axes, flat = g.integers(0, *range(2, 2 + g.problem.rank)), g.integers(-1)
+    mean = g.node("ReduceMean", x, axes)
+    centred = g.node("Sub", x, mean)
     variance = g.node("ReduceMean", g.node("Mul", centred, centred), axes)
-    deviation = g.node("Sqrt", g.node("Add", variance, g.number(stage.eps)))
-    return _affine(g, stage, g.node("Div", centred, deviation))
+    statistics = [g.node("Reshape", each, flat) for each in (mean, variance)]
+    return g.node("BatchNormalization", x, *_affine(g, stage), *statistics, epsilon=stage.eps)
 
 
 def _group_norm(g: Graph, stage: GroupNorm, x: str) -> str:
-    n, c, groups = g.shape.n, g.shape.c, int(stage.num_groups)
-    flat = g.node("Reshape", x, g.integers(n, groups, -1))
-    one, zero = (g.constant(torch.full((groups,), v, dtype=g.weight.dtype)) for v in (1.0, 0.0))
-    y = g.node("InstanceNormalization", flat, one, zero, epsilon=stage.eps)
-    return _affine(g, stage, g.node("Reshape", y, g.integers(*g.shape.dims)))
+    groups, eps = int(stage.num_groups), stage.eps
+    return g.node("GroupNormalization", x, *_affine(g, stage), num_groups=groups, epsilon=eps)
 
 
-def _affine(g: Graph, stage: BatchNorm | GroupNorm, x: str) -> str:
-    if stage.weight is not None:
-        x = g.node("Mul", x, g.value(stage.weight))
-    return x if stage.bias is None else g.node("Add", x, g.value(stage.bias))
+def _affine(g: Graph, stage: BatchNorm | GroupNorm) -> tuple[str, str]:
+    """Weight and bias, which ONNX wants to be there."""
+    return g.vector(stage.weight, default=1.0), g.vector(stage.bias, default=0.0)
 
 
 def _space_softmax(g: Graph, stage: SpaceSoftmax, x: str) -> str:
@@ -162,15 +153,15 @@ def _space_softmax(g: Graph, stage: SpaceSoftmax, x: str) -> str:
 
 EMITTERS: dict[type[Stage], Callable[[Graph, Any, str], str]] = {
     ConvTranspose: _convolution,
-    Add: lambda g, stage, x: g.node("Add", x, g.value(stage.term)),
-    Scale: lambda g, stage, x: g.node("Mul", x, g.value(stage.factor)),
-    Clamp: _clamp,
-    Sigmoid: lambda g, stage, x: g.node("Sigmoid", x),
-    Tanh: lambda g, stage, x: g.node("Tanh", x),
-    ChannelSum: lambda g, stage, x: g.node("ReduceSum", x, g.integers(1)),
-    ChannelSoftmax: lambda g, stage, x: g.node("Softmax", x, axis=1),
-    AvgPool: _avg_pool,
-    MaxPool: lambda g, stage, x: g.node("MaxPool", x, **_windows(g, stage)),
+    Add: lambda g, s, x: g.node("Add", x, g.value(s.term)),
+    Scale: lambda g, s, x: g.node("Mul", x, g.value(s.factor)),
+    Clamp: lambda g, s, x: g.node("Clip", x, g.number(s.low), g.number(s.high)),
+    Sigmoid: lambda g, s, x: g.node("Sigmoid", x),
+    Tanh: lambda g, s, x: g.node("Tanh", x),
+    ChannelSum: lambda g, s, x: g.node("ReduceSum", x, g.integers(1)),
+    ChannelSoftmax: lambda g, s, x: g.node("Softmax", x, axis=1),
+    AvgPool: lambda g, s, x: g.node("AveragePool", x, count_include_pad=1, **_windows(g, s)),
+    MaxPool: lambda g, s, x: g.node("MaxPool", x, **_windows(g, s)),
     BatchNorm: _batch_norm,
     GroupNorm: _group_norm,
     SpaceSoftmax: _space_softmax,

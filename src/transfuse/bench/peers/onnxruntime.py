@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transfuse.arrays import adopt
 from transfuse.bench.peers.base import Missing, Runner, Work, library
 from transfuse.bench.peers.onnx_graph import INPUT, OUTPUT, onnx_model
 
@@ -47,7 +48,7 @@ class OnnxRuntime:
 
         def collect(binding: Any) -> Tensor:
             # A copy: the next call may write to the same memory.
-            return torch.from_dlpack(binding.get_outputs()[0]).clone()
+            return adopt("y", binding.get_outputs()[0]).clone()
 
         return Runner(run, adapt, collect)
 

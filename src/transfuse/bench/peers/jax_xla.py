@@ -1,0 +1,171 @@
+"""JAX/XLA on GPUs: the chain in jax.numpy, jitted.
+
+``STAGES`` has one entry for each type of stage. The convolution is a correlation of the dilated
+input with the flipped kernel.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from transfuse.arrays import adopt
+from transfuse.bench.peers.base import Missing, Runner, Work, library
+from transfuse.problem import Problem
+from transfuse.stages import ConvTranspose, Number, Operand, Stage
+from transfuse.stages.channel import ChannelSoftmax, ChannelSum
+from transfuse.stages.pointwise import Add, Clamp, Scale, Sigmoid, Tanh
+from transfuse.stages.whole import BatchNorm, GroupNorm, SpaceSoftmax
+from transfuse.stages.window import AvgPool, MaxPool, Window
+
+Array = Any  # jax.Array
+
+
+@dataclass(frozen=True)
+class JaxXla:
+    name: str = "JAX/XLA"
+
+    def build(self, work: Work) -> Runner:
+        if not work.problem.device.startswith("cuda"):
+            raise Missing("JAX is compared on GPUs only")
+        try:
+            _jax().devices("cuda")
+        except RuntimeError as error:
+            raise Missing(f"this JAX has no GPU: {error}") from error
+        return jitted(work)
+
+
+def jitted(work: Work) -> Runner:
+    """The chain under jax.jit, on the device of its tensors."""
+    jax, problem, precision = _jax(), work.chain.core(work.problem), _precision(work)
+    for stage in work.chain.stages:
+        if type(stage) not in STAGES:
+            raise Missing(f"no JAX form of stage {stage} is written")
+
+    def float64() -> AbstractContextManager[Any]:
+        # Where it is not allowed, JAX makes float64 float32.
+        return jax.enable_x64(True) if problem.dtype == "fp64" else nullcontext()
+
+    def adapt(x: Tensor) -> Array:
+        with float64():
+            return jax.dlpack.from_dlpack(x.contiguous())
+
+    @jax.jit  # type: ignore[untyped-decorator]
+    def chain(x: Array, weight: Array, operands: dict[str, Array]) -> Array:
+        scope = Scope(jax, problem, precision, weight, operands)
+        for stage in work.chain.stages:
+            x = STAGES[type(stage)](scope, stage, x)
+        return x
+
+    weight = adapt(as_correlation(problem, work.weight))
+    operands = {name: adapt(tensor) for name, tensor in work.operands.items()}
+
+    def run(x: Array) -> Tensor:
+        # Handed over to torch, whose stream then waits for JAX's: waiting here on the host
+        # instead adds a quarter of a millisecond to what CUDA events see.
+        with float64():
+            return adopt("y", chain(x, weight, operands))
+
+    return Runner(run, adapt)
+
+
+def as_correlation(problem: Problem, weight: Tensor) -> Tensor:
+    """``(Ci, Co/g, k)`` of a transposed convolution as ``(Co, Ci/g, k)``, not yet flipped."""
+    grouped = weight.reshape(problem.groups, -1, *weight.shape[1:])
+    return grouped.transpose(1, 2).flatten(0, 1)
+
+
+def _jax() -> Any:
+    jax = library("jax", "pip install 'jax[cuda13]'")
+    # Left alone, JAX takes three quarters of the GPU's memory at its first call.
+    if jax.config.jax_pjrt_client_create_options is None:
+        jax.config.update("jax_pjrt_client_create_options", {"preallocate": False})
+    return jax
+
+
+def _precision(work: Work) -> str:
+    """On a GPU "default" is tf32 for float32; the other types have one arithmetic each."""
+    return "highest" if work.problem.dtype == "fp32" and not work.precision.tf32 else "default"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the maths of a stage may read beside its input."""
+
+    jax: Any
+    problem: Problem
+    precision: str
+    weight: Array
+    operands: dict[str, Array]
+
+    def value(self, operand: Number | Operand, default: float = 0.0) -> Array:
+        """A number, or a per-channel operand as ``(1, C, 1, …)``, or ``default`` for None."""
+        if isinstance(operand, str):
+            return self.operands[operand].reshape(1, -1, *[1] * self.problem.rank)
+        return default if operand is None else operand
+
+    def windows(self, stage: Window, x: Array, start: float, combine: Any) -> Array:
+        kernel, stride, padding = zip(*stage.windows(self.problem.rank), strict=True)
+        pads = [(0, 0), (0, 0), *((p, p) for p in padding)]
+        return self.jax.lax.reduce_window(x, start, combine, (1, 1, *kernel), (1, 1, *stride), pads)
+
+    def normalise(self, stage: BatchNorm | GroupNorm, x: Array, axes: tuple[int, ...]) -> Array:
+        """``x`` less its mean over ``axes``, over its deviation."""
+        mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+        return (x - mean) * self.jax.lax.rsqrt(variance + stage.eps)
+
+
+def _convolution(s: Scope, stage: ConvTranspose, x: Array) -> Array:
+    letters = "DHW"[3 - s.problem.rank :]
+    # Flipped here and not ahead: by the flip XLA knows the gradient of a convolution, for which
+    # cuDNN has kernels. Without it zeros are multiplied, ten times slower in max-max-sum.
+    flipped = s.jax.lax.rev(s.weight, range(2, s.weight.ndim))
+    reach = [axis.dilation * (axis.k - 1) - axis.padding for axis in s.problem.axes]
+    y = s.jax.lax.conv_general_dilated(
+        x,
+        flipped,
+        window_strides=(1,) * s.problem.rank,
+        padding=[(r, r + a.output_padding) for r, a in zip(reach, s.problem.axes, strict=True)],
+        lhs_dilation=s.problem.stride,
+        rhs_dilation=s.problem.dilation,
+        dimension_numbers=(f"NC{letters}", f"OI{letters}", f"NC{letters}"),
+        feature_group_count=s.problem.groups,
+        precision=s.precision,
+    )
+    return y if stage.bias is None else y + s.value(stage.bias)
+
+
+def _avg_pool(s: Scope, stage: AvgPool, x: Array) -> Array:
+    return s.windows(stage, x, 0.0, s.jax.lax.add) / stage.cells(s.problem.rank)
+
+
+def _batch_norm(s: Scope, stage: BatchNorm, x: Array) -> Array:
+    y = s.normalise(stage, x, (0, *range(2, x.ndim)))
+    return y * s.value(stage.weight, 1.0) + s.value(stage.bias, 0.0)
+
+
+def _group_norm(s: Scope, stage: GroupNorm, x: Array) -> Array:
+    flat = x.reshape(x.shape[0], int(stage.num_groups), -1)
+    y = s.normalise(stage, flat, (2,)).reshape(x.shape)
+    return y * s.value(stage.weight, 1.0) + s.value(stage.bias, 0.0)
+
+
+STAGES: dict[type[Stage], Callable[[Scope, Any, Array], Array]] = {
+    ConvTranspose: _convolution,
+    Add: lambda s, stage, x: x + s.value(stage.term),
+    Scale: lambda s, stage, x: x * s.value(stage.factor),
+    Clamp: lambda s, stage, x: s.jax.numpy.clip(x, stage.low, stage.high),
+    Sigmoid: lambda s, stage, x: s.jax.nn.sigmoid(x),
+    Tanh: lambda s, stage, x: s.jax.numpy.tanh(x),
+    ChannelSum: lambda s, stage, x: x.sum(1, keepdims=True),
+    ChannelSoftmax: lambda s, stage, x: s.jax.nn.softmax(x, axis=1),
+    AvgPool: _avg_pool,
+    MaxPool: lambda s, stage, x: s.windows(stage, x, -float("inf"), s.jax.lax.max),
+    BatchNorm: _batch_norm,
+    GroupNorm: _group_norm,
+    SpaceSoftmax: lambda s, stage, x: s.jax.nn.softmax(x, axis=tuple(range(2, x.ndim))),
+}
+
+PEERS = (JaxXla(),)
