@@ -39,7 +39,8 @@ clean: ## remove the environment, caches and build outputs
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp for the environment: made again when what it is made from changes.
-$(READY): pyproject.toml constraints.txt
+CORE := CMakeLists.txt $(wildcard src/transfuse/backends/cpu/csrc/*)
+$(READY): pyproject.toml constraints.txt $(CORE)
 	@echo "environment: .venv ($(PYTHON); about a minute the first time)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'

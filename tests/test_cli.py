@@ -64,7 +64,7 @@ def test_explain_gives_problem_rewrites_plan_and_verdicts(cli, slug):
     _, printed, _ = cli("explain", slug, "benchmark", "fp16", "cuda:sm90", "--json")
     facts = json.loads(printed)
     assert facts["case"].startswith(str(OPERATORS[slug].case("benchmark fp16 cuda:sm90").problem))
-    assert facts["backends"] == {"eager": "yes"}
+    assert facts["backends"] == {"cpu": "tensors are on cuda:sm90", "eager": "yes"}
     assert facts["chosen"] == "eager"
     assert sum(step["flops"] for step in facts["fused"]["passes"]) >= facts["fused"]["work_flops"]
     assert len(facts["plan"]["passes"]) == len(OPERATORS[slug].chain.stages)
@@ -84,14 +84,14 @@ def test_explain_takes_any_sizes(cli):
 def test_check_passes_and_says_so(cli):
     status, printed, _ = cli("check", MAX, POOL, "--random", "1", "--dtype", "fp32")
     assert status == 0
-    assert "all 6 cases passed" in printed
+    assert "all 12 cases passed" in printed
 
 
 def test_check_json_has_one_row_per_case_with_its_command(cli):
     status, printed, _ = cli("check", MAX, "--random", "1", "--seed", "3", "--json")
     rows = json.loads(printed)
     assert status == 0
-    assert len(rows) == 3 * 4
+    assert len(rows) == 3 * 4 * 2
     assert {row["status"] for row in rows} == {"passed"}
     words = rows[0]["command"].split("'")
     again = [*words[0].split()[1:], words[1], *words[2].split(), "--json"]
@@ -149,7 +149,7 @@ def test_env_reports_this_machine(cli):
     _, printed, _ = cli("env", "--json")
     facts = json.loads(printed)
     assert facts["packages"]["torch"] == torch.__version__
-    assert facts["backends"] == ["eager"]
+    assert facts["backends"] == ["cpu", "eager"]
     assert facts["threads"] == torch.get_num_threads()
     assert cli("env")[0] == 0
 
@@ -165,7 +165,7 @@ def test_env_reports_this_machine(cli):
         (("explain", POOL, "small", "clamp_min=2"), "clamp_min is given twice"),
         (("explain", POOL, "n2", "ci3", "co4", "i4x4x4", "k3", "a=1"), "takes pool_kernel"),
         (("check", MAX, "--dtype", "fp8"), "known: fp32, fp64, fp16, bf16"),
-        (("check", MAX, "--backend", "magic"), "unknown backend 'magic'; known: eager"),
+        (("check", MAX, "--backend", "magic"), "unknown backend 'magic'; known: cpu, eager"),
         (("check", MAX, "--device", "tpu"), "device 'tpu' is not here"),
     ],
 )

@@ -204,13 +204,23 @@ LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 @each("rank", (2, 3))
 @each("x_last", (False, True))
 @each("weight_last", (False, True))
-def test_result_has_torchs_memory_format(weight_last: bool, x_last: bool, rank: int) -> None:
+def test_eager_has_torchs_memory_format(weight_last: bool, x_last: bool, rank: int) -> None:
     ours, theirs = CONVOLUTIONS[rank]
     x, weight, *_ = tensors(rank).values()
     x = x.to(memory_format=LAST[rank]) if x_last else x
     weight = weight.to(memory_format=LAST[rank]) if weight_last else weight
     for element in ELEMENTS.values():
-        y = ours(x.to(element.dtype), weight.to(element.dtype), stride=2)
+        y = ours(x.to(element.dtype), weight.to(element.dtype), stride=2, backend="eager")
         # 16-bit results have the format of the float32 in which they are computed.
         like = theirs(x.to(element.compute), weight.to(element.compute), stride=2)
         assert y.stride() == like.stride()
+
+
+@each("rank", (2, 3))
+@each("x_last", (False, True))
+def test_the_core_keeps_the_inputs_memory_format(x_last: bool, rank: int) -> None:
+    ours, _ = CONVOLUTIONS[rank]
+    x, weight, *_ = tensors(rank).values()
+    x = x.to(memory_format=LAST[rank]) if x_last else x
+    y = ours(x, weight, stride=2, backend="cpu")
+    assert y.is_contiguous(memory_format=LAST[rank] if x_last else torch.contiguous_format)

@@ -2,11 +2,11 @@
 
 A good algorithm in arithmetic with unit roundoff ``u`` gives the exact result of inputs that were
 each moved by a little more than ``u``: about ``sqrt(K) * u`` for sums of ``K`` terms (Higham and
-Mary 2019). So the oracle is asked how much its result moves when every input moves by one ulp of
-the arithmetic, and that movement, times ``4 * sqrt(K)``, plus a few roundings of the result in
-that arithmetic and one in its storage type, is the budget. Nothing in it is fixed by hand for a
-chain, a size or a scale: where a result is badly conditioned the budget grows, where every value is
-tiny it shrinks with them.
+Mary 2019). So the oracle is asked how much its result moves when every input, and what every stage
+gives, moves by one ulp of the arithmetic; that movement, times ``4 * sqrt(K)``, plus one rounding
+of the result in its storage type, is the budget. Nothing in it is fixed by hand for a chain, a size
+or a scale: where a result is badly conditioned the budget grows, where every value is tiny it
+shrinks with them.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from torch import Tensor
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
-from transfuse.reference import reference
+from transfuse.reference import evaluate, reference
 from transfuse.stages.whole import Whole
 
 SAFETY = 4.0
@@ -64,13 +64,13 @@ class Oracle:
             return tensor.double() * (1 + ulp * (2 * up.double() - 1))
 
         nearby = {name: nudged(tensor) for name, tensor in operands.items()}
-        near = reference(chain, problem, nudged(x), nudged(weight), nearby)
+        near = evaluate(chain, problem, nudged(x), nudged(weight), nearby, after=nudged)
         change = (near - self.exact).abs()
         change = change[change.isfinite()]
         moved = float(change.max()) if change.numel() else 0.0
-        growth = sqrt(length or terms(chain.core(problem)))
-        # The second term: whatever the sums did, the last few operations round the result itself.
-        self.budget = SAFETY * growth * moved + SAFETY * ulp * self.exact.abs()
+        # In float64 the oracle errs as much as the result.
+        oracles = 2 if self.element.compute == torch.float64 else 1
+        self.allowed = oracles * SAFETY * sqrt(length or terms(chain.core(problem))) * moved
 
     def judge(self, y: Tensor) -> Accuracy:
         """NaN and Inf in the same places, every error within its budget."""
@@ -82,7 +82,7 @@ class Oracle:
         fault = _special_values(y, exact.to(element.dtype))
         if fault:
             return Accuracy(inf, fault)
-        budget = self.budget + element.unit * exact.abs() + element.tiny / 2
+        budget = self.allowed + element.unit * exact.abs() + element.tiny / 2
         error = (y.double() - exact).abs()
         # An exact element uses nothing of its budget, even where that is 0.
         used = torch.where(error > 0, error / budget, 0.0)[exact.isfinite() & y.isfinite()]

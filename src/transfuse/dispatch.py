@@ -1,14 +1,19 @@
 """Which backend runs a chain: the first that says yes, or the one asked for, or an error."""
 
 from transfuse import settings
-from transfuse.backends import BACKENDS, Backend
+from transfuse.backends import BACKENDS, Backend, Verdict
 from transfuse.chain import Chain
 from transfuse.errors import UnsupportedError
 from transfuse.problem import Problem
 
 
-def choose(chain: Chain, problem: Problem, name: str | None = None) -> Backend:
-    """The backend for this call; asked for by name, it serves or raises."""
+def choose(
+    chain: Chain, problem: Problem, name: str | None = None, gradients: bool = False
+) -> Backend:
+    """The backend for this call; asked for by name, it serves or raises.
+
+    ``gradients``: torch is to differentiate the result.
+    """
     wanted = name or settings.read().backend
     candidates = [each for each in BACKENDS if wanted in (None, each.name)]
     if not candidates:
@@ -16,16 +21,24 @@ def choose(chain: Chain, problem: Problem, name: str | None = None) -> Backend:
         raise ValueError(f"unknown backend {wanted!r}; known: {known}")
     refusals = []
     for backend in candidates:
-        verdict = backend.verdict(chain, problem)
+        verdict = _verdict(backend, chain, problem, gradients)
         if verdict.ok:
             return backend
         refusals.append((backend.name, verdict.reason))
-    raise UnsupportedError(_refused(chain, problem, refusals))
+    others = [e.name for e in BACKENDS if _verdict(e, chain, problem, gradients).ok]
+    raise UnsupportedError(_refused(chain, problem, refusals, others))
 
 
-def _refused(chain: Chain, problem: Problem, refusals: list[tuple[str, str]]) -> str:
+def _verdict(backend: Backend, chain: Chain, problem: Problem, gradients: bool) -> Verdict:
+    if gradients and not backend.differentiable:
+        return Verdict("a tensor requires grad, and it has no gradients")
+    return backend.verdict(chain, problem)
+
+
+def _refused(
+    chain: Chain, problem: Problem, refusals: list[tuple[str, str]], others: list[str]
+) -> str:
     rows = [("chain", str(chain)), ("problem", str(problem)), *refusals]
-    others = [each.name for each in BACKENDS if each.verdict(chain, problem).ok]
     rows += [("try", f'backend="{others[0]}"')] if others else []
     who = "no backend runs" if len(refusals) > 1 else f"{refusals[0][0]} does not run"
     width = max(len(key) for key, _ in rows)

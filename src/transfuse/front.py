@@ -130,7 +130,9 @@ def run(
         _expect_channels(name, operands[name], channels, flat=name == chain.conv.bias)
     if out is not None:
         _writable(out, result, named)
-    return choose(chain, problem, backend).run(chain, problem, x, weight, operands, out)
+    gradients = torch.is_grad_enabled() and any(t.requires_grad for t in named.values())
+    chosen = choose(chain, problem, backend, gradients)
+    return chosen.run(chain, problem, x, weight, operands, out)
 
 
 def describe(x: Tensor) -> dict[str, Any]:

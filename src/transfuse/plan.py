@@ -9,7 +9,7 @@ in bytes. Bytes are those of the tensors that must come from or go to memory.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from transfuse.chain import Chain
@@ -66,7 +66,9 @@ class Plan:
 
     ``work``: flops of the outputs that reach the result, each computed once. ``least``: bytes of
     every input read once and the result written once. ``scratch``: bytes of the largest set of
-    temporaries alive at once.
+    temporaries alive at once. ``recomputed`` and ``resident`` are stages, by their place in the
+    chain: those before which values are computed again instead of stored, and those whose
+    statistic one program of a pass takes for itself.
     """
 
     problem: Problem
@@ -75,6 +77,8 @@ class Plan:
     work: int
     least: int
     scratch: int
+    recomputed: tuple[int, ...] = ()
+    resident: tuple[int, ...] = ()
 
     @property
     def flops(self) -> int:
@@ -120,10 +124,13 @@ def staged(chain: Chain, problem: Problem, temporary: int) -> Plan:
     return costs.plan(passes, stored=range(1, len(chain.stages)))
 
 
-def fused(chain: Chain, problem: Problem) -> Plan:
-    """The plan of the rewritten chain: as few passes as its whole stages allow."""
+def fused(chain: Chain, problem: Problem, assume: bool = True) -> Plan:
+    """The plan of the rewritten chain: as few passes as its whole stages allow.
+
+    ``assume`` is for ``rewrite``: whether values are what some rewrites take them to be.
+    """
     chain.shapes(problem)  # what a stage refuses, no rewrite may hide
-    return _Fusion(rewritten(chain), problem).plan()
+    return _Fusion(rewritten(chain, assume), problem).plan()
 
 
 class _Costs:
@@ -170,16 +177,22 @@ class _Fusion:
         self.passes: list[Pass] = []
         self.start = 0
         self.stored: list[int] = []
+        self.recomputed: list[int] = []
+        self.resident: list[int] = []
 
     def plan(self) -> Plan:
         stages = self.chain.stages
         for i, stage in enumerate(stages):
             if i == self.chain.at > 0:
                 self._store(i)
-            elif isinstance(stage, Whole) and stage.applies and not self._fits(stage, i):
-                self._cut(i)
+            elif isinstance(stage, Whole) and stage.applies:
+                if self._fits(stage, i):
+                    self.resident.append(i)
+                else:
+                    self._cut(i)
         self._pass(len(stages), writes=self.costs.tensor(len(stages)))
-        return self.costs.plan(self.passes, self.stored)
+        plan = self.costs.plan(self.passes, self.stored)
+        return replace(plan, recomputed=tuple(self.recomputed), resident=tuple(self.resident))
 
     def _fits(self, stage: Whole, i: int) -> bool:
         """Whether one program of a pass without the convolution holds all a statistic covers."""
@@ -193,6 +206,7 @@ class _Fusion:
         cost = self.machine.seconds
         if cost(self.problem.dtype, self._flops(), again) < cost(self.problem.dtype, 0, store):
             self._pass(i, writes=0, note=" · keep only the statistic")
+            self.recomputed.append(i)
         else:
             self._store(i)
 

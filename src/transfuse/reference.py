@@ -33,9 +33,17 @@ def reference(
 
 
 def evaluate(
-    chain: Chain, problem: Problem, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor]
+    chain: Chain,
+    problem: Problem,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    after: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """The chain stage by stage, one torch call or two each, in the type of ``x``."""
+    """The chain stage by stage, one torch call or two each, in the type of ``x``.
+
+    ``after`` is applied to the result of every stage.
+    """
     env: Env = dict(operands)
     for stage in chain.stages:
         if isinstance(stage, ConvTranspose):
@@ -44,6 +52,7 @@ def evaluate(
             x = convolve(problem.at(tuple(x.shape[2:])), x, kernel, bias)
         else:
             x = stage.apply(x, env)
+        x = x if after is None else after(x)
     return x
 
 

@@ -38,21 +38,25 @@ class Step:
     chain: Chain
 
 
-def rewrite(chain: Chain) -> tuple[Step, ...]:
-    """Every rewrite that applies, in order, each to the result of the one before."""
+def rewrite(chain: Chain, assume: bool = True) -> tuple[Step, ...]:
+    """Every rewrite that applies, in order, each to the result of the one before.
+
+    ``assume=False`` leaves out those that take something for granted about values.
+    """
     steps: list[Step] = []
     while True:
         current = steps[-1].chain if steps else chain
-        found = ((each, each.apply(current)) for each in REWRITES)
+        usable = (each for each in REWRITES if assume or not each.assumes)
+        found = ((each, each.apply(current)) for each in usable)
         step = next((Step(each, better) for each, better in found if better is not None), None)
         if step is None:
             return tuple(steps)
         steps.append(step)
 
 
-def rewritten(chain: Chain) -> Chain:
+def rewritten(chain: Chain, assume: bool = True) -> Chain:
     """The chain after all rewrites."""
-    steps = rewrite(chain)
+    steps = rewrite(chain, assume)
     return steps[-1].chain if steps else chain
 
 

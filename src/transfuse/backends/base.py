@@ -31,6 +31,8 @@ class Backend(Protocol):
     """
 
     name: str
+    differentiable: bool
+    """Whether torch can take gradients through what it runs."""
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict: ...
 

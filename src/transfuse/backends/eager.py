@@ -20,6 +20,7 @@ from transfuse.reference import evaluate
 
 class Eager:
     name = "eager"
+    differentiable = True
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:
         return Verdict()

@@ -11,7 +11,7 @@ from transfuse.bench.precision import Precision, precisions
 from transfuse.elements import ELEMENTS
 
 COPIES = {"cpu": (2**18, 2**22, 2**25, 2**28), "cuda": (2**22, 2**26, 2**30, 2**32)}
-PRODUCTS = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192)}
+PRODUCTS = {"cpu": (256, 384, 512, 1024, 2048), "cuda": (4096, 8192)}
 REPEATS = 3
 SLOW = 0.1
 """Seconds after which a measurement is not repeated."""
@@ -48,7 +48,7 @@ class Ceilings:
     def _product(self, precision: Precision) -> Iterator[float]:
         for n in PRODUCTS[self.device]:
             a = torch.randn(n, n, device=self.device).to(ELEMENTS[precision.dtype].dtype)
-            taken = self._best(torch.matmul, a, a)
+            taken = self._best(partial(torch.matmul, out=torch.empty_like(a)), a, a)
             yield 2 * n**3 / taken
             if taken > SLOW:
                 return  # larger ones would take seconds each

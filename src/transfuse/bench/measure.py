@@ -66,7 +66,7 @@ def measure(
     """The rows of one case in one precision class: ours first, then the peers in their order."""
     subject = subject.on(precision.dtype, run.device)
     chain, problem = subject.chain, subject.case.problem
-    with torch.inference_mode(), precision.applied():
+    with torch.no_grad(), precision.applied():
         x, weight, operands = real(chain, problem, run.seed)
         oracle = Oracle(
             chain, problem, x, weight, operands, precision.ulp, longest_sum(chain, problem)

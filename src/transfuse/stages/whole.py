@@ -1,5 +1,6 @@
 """Stages that need a statistic over more than any tile holds."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,8 +46,13 @@ class BatchNorm(Whole):
         return shape
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
-        weight, bias = (_operand(name, env) for name in (self.weight, self.bias))
-        return F.batch_norm(x, None, None, weight, bias, training=True, eps=self.eps)
+        return _affine(
+            lambda weight, bias: F.batch_norm(
+                x, None, None, weight, bias, training=True, eps=self.eps
+            ),
+            _operand(self.weight, env),
+            _operand(self.bias, env),
+        )
 
 
 @dataclass(frozen=True)
@@ -111,9 +117,12 @@ class GroupNorm(Whole):
         return shape.c // integer("num_groups", self.num_groups) * shape.positions
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
-        weight, bias = (_operand(name, env) for name in (self.weight, self.bias))
         groups = integer("num_groups", self.num_groups)
-        return F.group_norm(x, groups, weight, bias, self.eps)
+        return _affine(
+            lambda weight, bias: F.group_norm(x, groups, weight, bias, self.eps),
+            _operand(self.weight, env),
+            _operand(self.bias, env),
+        )
 
 
 @dataclass(frozen=True)
@@ -144,6 +153,23 @@ class SpaceSoftmax(Whole):
 def _operand(name: Operand, env: Env) -> Tensor | None:
     # Contiguous: torch rounds otherwise in its path for strided operands.
     return env[name].flatten().contiguous() if isinstance(name, str) else None
+
+
+def _affine(
+    norm: Callable[[Tensor | None, Tensor | None], Tensor],
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """A norm of torch's with its weight and bias.
+
+    torch's CPU kernels compute ``x * (w/s) + (b - mean * w/s)``, where an infinite weight gives
+    Inf - Inf; then weight and bias are applied as the definition says, after the norm.
+    """
+    if weight is None or weight.device.type != "cpu" or bool(weight.sum().isfinite()):
+        return norm(weight, bias)
+    y = norm(None, None)
+    y = y * weight.reshape(1, -1, *[1] * (y.dim() - 2))
+    return y if bias is None else y + bias.reshape(1, -1, *[1] * (y.dim() - 2))
 
 
 def _more_than_one_value(name: str, values: int, shape: Shape) -> None:

@@ -1,0 +1,67 @@
+// Rows of elements in storage type to and from the compute type. 16-bit types round to nearest even.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "program.h"
+
+namespace TF_NAMESPACE {
+
+struct Bf16 {
+    uint16_t bits;
+    operator float() const {
+        uint32_t wide = uint32_t(bits) << 16;
+        float value;
+        memcpy(&value, &wide, 4);
+        return value;
+    }
+    Bf16() = default;
+    explicit Bf16(float value) {
+        uint32_t wide;
+        memcpy(&wide, &value, 4);
+        if (value != value)
+            bits = uint16_t((wide >> 16) | 0x40);
+        else
+            bits = uint16_t((wide + 0x7fff + ((wide >> 16) & 1)) >> 16);
+    }
+};
+
+// Calls f with a null pointer of the storage type.
+template <class F> static inline void with_element(int element, F f) {
+    switch (element) {
+        case TF_F32: return f(static_cast<float*>(nullptr));
+        case TF_F64: return f(static_cast<double*>(nullptr));
+        case TF_F16: return f(static_cast<_Float16*>(nullptr));
+        default: return f(static_cast<Bf16*>(nullptr));
+    }
+}
+
+template <class T>
+static inline void load_row(int element, const void* from, int64_t at, int64_t stride, int64_t n, T* to) {
+    with_element(element, [&](auto* type) {
+        typedef std::remove_pointer_t<decltype(type)> E;
+        const E* p = static_cast<const E*>(from) + at;
+        if (std::is_same<E, T>::value && stride == 1)
+            memcpy(to, p, n * sizeof(T));
+        else if (stride == 1)
+            for (int64_t i = 0; i < n; i++) to[i] = T(p[i]);
+        else
+            for (int64_t i = 0; i < n; i++) to[i] = T(p[i * stride]);
+    });
+}
+
+template <class T>
+static inline void store_row(int element, void* to, int64_t at, int64_t stride, int64_t n, const T* from) {
+    with_element(element, [&](auto* type) {
+        typedef std::remove_pointer_t<decltype(type)> E;
+        E* p = static_cast<E*>(to) + at;
+        if (std::is_same<E, T>::value && stride == 1)
+            memcpy(p, from, n * sizeof(T));
+        else if (stride == 1)
+            for (int64_t i = 0; i < n; i++) p[i] = E(from[i]);
+        else
+            for (int64_t i = 0; i < n; i++) p[i * stride] = E(from[i]);
+    });
+}
+
+}  // namespace TF_NAMESPACE

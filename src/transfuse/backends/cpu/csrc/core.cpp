@@ -1,0 +1,103 @@
+// Which engine runs, and errors as codes with a message.
+#include "core.h"
+
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+
+#if defined(__x86_64__)
+namespace avx512 { extern const transfuse_engine ENGINE; }
+namespace avx2 { extern const transfuse_engine ENGINE; }
+namespace sse2 { extern const transfuse_engine ENGINE; }
+#else
+namespace baseline { extern const transfuse_engine ENGINE; }
+#endif
+
+namespace {
+
+struct Choice {
+    const char* name;
+    const transfuse_engine* engine;
+};
+
+// What this machine runs, best first.
+const std::vector<Choice>& choices() {
+    static const std::vector<Choice> found = [] {
+        std::vector<Choice> list;
+#if defined(__x86_64__)
+        __builtin_cpu_init();
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
+            list.push_back({"avx512", &avx512::ENGINE});
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+            list.push_back({"avx2", &avx2::ENGINE});
+        list.push_back({"sse2", &sse2::ENGINE});
+#elif defined(__aarch64__)
+        list.push_back({"neon", &baseline::ENGINE});
+#else
+        list.push_back({"generic", &baseline::ENGINE});
+#endif
+        return list;
+    }();
+    return found;
+}
+
+size_t chosen = 0;
+thread_local std::string message;
+
+int failed(const std::string& reason) {
+    message = reason;
+    return 1;
+}
+
+template <class F> int guarded(F f) {
+    try {
+        f();
+        return 0;
+    } catch (const std::exception& error) {
+        return failed(error.what());
+    }
+}
+
+}  // namespace
+
+const char* transfuse_message(void) { return message.c_str(); }
+
+const char* transfuse_isa(void) { return choices()[chosen].name; }
+
+const char* transfuse_isas(void) {
+    static const std::string names = [] {
+        std::string all;
+        for (const Choice& choice : choices()) all += (all.empty() ? "" : " ") + std::string(choice.name);
+        return all;
+    }();
+    return names.c_str();
+}
+
+int transfuse_use_isa(const char* name) {
+    if (!name || !*name) {
+        chosen = 0;
+        return 0;
+    }
+    for (size_t i = 0; i < choices().size(); i++)
+        if (!strcmp(choices()[i].name, name)) {
+            chosen = i;
+            return 0;
+        }
+    return failed("this machine does not run " + std::string(name) + "; it runs " + transfuse_isas());
+}
+
+int64_t transfuse_packed_bytes(const transfuse_program* program) {
+    return choices()[chosen].engine->packed_bytes(*program);
+}
+
+int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, void* to) {
+    return guarded([&] { choices()[chosen].engine->pack(*program, weights, strides, to); });
+}
+
+int transfuse_run(const transfuse_program* program, int32_t threads) {
+    return guarded([&] { choices()[chosen].engine->run(*program, threads); });
+}

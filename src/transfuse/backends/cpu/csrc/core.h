@@ -1,0 +1,29 @@
+/* The core's own interface: programs, packed weights, instruction sets. C, no torch. */
+#ifndef TRANSFUSE_CORE_H
+#define TRANSFUSE_CORE_H
+#include "program.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Every function that can fail gives 0, or 1 with transfuse_message() saying why. */
+const char* transfuse_message(void);
+
+/* The instruction set in use ("avx512", "avx2", "sse2", "neon"); the best one this machine runs. */
+const char* transfuse_isa(void);
+/* Use another one that this machine runs; null or "" goes back to the best. */
+int transfuse_use_isa(const char* name);
+/* Those this machine runs, best first, separated by spaces. */
+const char* transfuse_isas(void);
+
+/* Weights in the order in which the instruction set in use reads them; strides in elements. */
+int64_t transfuse_packed_bytes(const transfuse_program* program);
+int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, void* to);
+
+int transfuse_run(const transfuse_program* program, int32_t threads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

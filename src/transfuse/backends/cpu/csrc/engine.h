@@ -1,0 +1,11 @@
+// What each instruction set's engine offers.
+#pragma once
+#include <cstdint>
+
+#include "program.h"
+
+struct transfuse_engine {
+    void (*run)(const transfuse_program&, int threads);
+    int64_t (*packed_bytes)(const transfuse_program&);
+    void (*pack)(const transfuse_program&, const void* weights, const int64_t* strides, void* to);
+};

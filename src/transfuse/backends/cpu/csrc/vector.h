@@ -1,0 +1,139 @@
+// Vectors of one register, and the few functions of them that stages need.
+//
+// TF_BYTES is the register width of the instruction set this file is compiled for.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#define TF_INLINE static inline __attribute__((always_inline))
+
+namespace TF_NAMESPACE {
+
+template <class T> struct Types;
+template <> struct Types<float> {
+    typedef float Vector __attribute__((vector_size(TF_BYTES)));
+    typedef int32_t Mask __attribute__((vector_size(TF_BYTES)));
+    typedef float Loose __attribute__((vector_size(TF_BYTES), aligned(4)));
+};
+template <> struct Types<double> {
+    typedef double Vector __attribute__((vector_size(TF_BYTES)));
+    typedef int64_t Mask __attribute__((vector_size(TF_BYTES)));
+    typedef double Loose __attribute__((vector_size(TF_BYTES), aligned(8)));
+};
+template <class T> using Vec = typename Types<T>::Vector;
+template <class T> using Mask = typename Types<T>::Mask;
+template <class T> constexpr int LANES = TF_BYTES / sizeof(T);
+
+template <class T> TF_INLINE Vec<T> load(const T* p) {
+    return *reinterpret_cast<const typename Types<T>::Loose*>(p);
+}
+template <class T> TF_INLINE void store(T* p, Vec<T> v) {
+    *reinterpret_cast<typename Types<T>::Loose*>(p) = v;
+}
+template <class T> TF_INLINE Vec<T> fill(T a) { return a - Vec<T>{}; }
+
+// NaN wins a maximum and a minimum, and passes a clamp.
+template <class V> TF_INLINE V maximum(V a, V b) { return (a > b) | (a != a) ? a : b; }
+template <class V> TF_INLINE V minimum(V a, V b) { return (a < b) | (a != a) ? a : b; }
+template <class V> TF_INLINE V clamp(V x, V low, V high) {
+    x = x < low ? low : x;
+    return x > high ? high : x;
+}
+
+// Fold the lanes of a vector, halves onto each other.
+template <class T, class F> TF_INLINE T fold_lanes(Vec<T> v, F f) {
+    T lanes[LANES<T>];
+    store(lanes, v);
+#pragma GCC unroll 4
+    for (int half = LANES<T> / 2; half; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; i++) lanes[i] = f(lanes[i], lanes[i + half]);
+    return lanes[0];
+}
+template <class T> TF_INLINE T sum_lanes(Vec<T> v) {
+    return fold_lanes<T>(v, [](T a, T b) { return a + b; });
+}
+template <class T> TF_INLINE T max_lanes(Vec<T> v) {
+    return fold_lanes<T>(v, [](T a, T b) { return a > b || a != a ? a : b; });
+}
+
+// exp in float32 to about one ulp: 2^n * p(r), r = x - n ln 2, |r| <= ln 2 / 2.
+TF_INLINE Vec<float> exponential(Vec<float> x) {
+    typedef Vec<float> V;
+    V y = clamp(x, fill(-104.0f), fill(89.0f));
+    V z = y * 1.44269504088896341f + 12582912.0f;  // rounds to an integer in the low bits
+    V n = z - 12582912.0f;
+    V r = y - n * 0.693145751953125f;
+    r = r - n * 1.42860677e-6f;
+    V p = fill(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    // 2^n in two factors, so that results near both ends of the range are right.
+    Mask<float> e = __builtin_convertvector(n, Mask<float>);
+    Mask<float> half = e >> 1;
+    V a = (V)((half + 127) << 23), b = (V)((e - half + 127) << 23);
+    V result = p * a * b;
+    return x != x ? x : result;
+}
+TF_INLINE Vec<double> exponential(Vec<double> x) {
+    for (int i = 0; i < LANES<double>; i++) x[i] = std::exp(x[i]);
+    return x;
+}
+
+template <class T> TF_INLINE Vec<T> sigmoid(Vec<T> x) {
+    return T(1) / (T(1) + exponential(-x));
+}
+
+// tanh: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
+TF_INLINE Vec<float> hyperbolic(Vec<float> x) {
+    typedef Vec<float> V;
+    V s = x * x;
+    V p = fill(-5.70498872745e-3f);
+    p = p * s + 2.06390887954e-2f;
+    p = p * s - 5.37397155531e-2f;
+    p = p * s + 1.33314422036e-1f;
+    p = p * s - 3.33332819422e-1f;
+    V small = p * s * x + x;
+    V m = x < 0.0f ? -x : x;
+    V large = 1.0f - 2.0f / (exponential(m + m) + 1.0f);
+    large = x < 0.0f ? -large : large;
+    return m < 0.625f ? small : (x != x ? x : large);
+}
+TF_INLINE Vec<double> hyperbolic(Vec<double> x) {
+    for (int i = 0; i < LANES<double>; i++) x[i] = std::tanh(x[i]);
+    return x;
+}
+
+// Interleave the low, or the high, halves of two vectors.
+template <class V, int... I> TF_INLINE V interleave_low(V a, V b, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(a, b, (I / 2 + (I % 2 ? int(sizeof...(I)) : 0))...);
+}
+template <class V, int... I> TF_INLINE V interleave_high(V a, V b, std::integer_sequence<int, I...>) {
+    constexpr int n = sizeof...(I);
+    return __builtin_shufflevector(a, b, (n / 2 + I / 2 + (I % 2 ? n : 0))...);
+}
+
+// Rows become columns: log2(LANES) rounds of interleaving each row with the one half-way on.
+template <class T> TF_INLINE void transpose(Vec<T> (&r)[LANES<T>]) {
+    constexpr int L = LANES<T>;
+    std::make_integer_sequence<int, L> lanes;
+#pragma GCC unroll 4
+    for (int round = 1; round < L; round *= 2) {
+        Vec<T> t[L];
+#pragma GCC unroll 16
+        for (int i = 0; i < L / 2; i++) {
+            t[2 * i] = interleave_low(r[i], r[i + L / 2], lanes);
+            t[2 * i + 1] = interleave_high(r[i], r[i + L / 2], lanes);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < L; i++) r[i] = t[i];
+    }
+}
+
+}  // namespace TF_NAMESPACE

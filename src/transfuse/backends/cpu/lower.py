@@ -1,0 +1,144 @@
+"""A plan as the steps of the core: one place that says which step serves which stage."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from transfuse.backends.cpu.library import OPS, Step, Three
+from transfuse.chain import Chain
+from transfuse.plan import Plan
+from transfuse.stages import Stage
+from transfuse.stages.channel import ChannelSoftmax, ChannelSum
+from transfuse.stages.pointwise import Add, Clamp, Scale, Sigmoid, Tanh
+from transfuse.stages.whole import (
+    BatchApply,
+    BatchNorm,
+    BatchStatistics,
+    GroupNorm,
+    SpaceSoftmax,
+    Whole,
+)
+from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool, Window
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One step, with its tensors still by name."""
+
+    op: str
+    i0: int = 0
+    f0: float = 0.0
+    f1: float = 0.0
+    windows: tuple[tuple[int, int, int], ...] = ()
+    t0: str | None = None
+    t1: str | None = None
+
+    def step(self, address: Callable[[str], int]) -> Step:
+        # Missing axes come first, and a window of 1 leaves them alone.
+        windows = ((1, 1, 0),) * (3 - len(self.windows)) + self.windows
+        kernel, stride, padding = (Three(*values) for values in zip(*windows, strict=True))
+        t0, t1 = (name and address(name) for name in (self.t0, self.t1))
+        op = OPS.index(self.op)
+        return Step(op, self.i0, kernel, stride, padding, self.f0, self.f1, t0, t1)
+
+
+def refusal(plan: Plan) -> str:
+    """Why the core cannot run a plan; empty where it can."""
+    chain = plan.chain
+    if len(chain.prologue) > 1 or any(not isinstance(s, AvgPool | MaxPool) for s in chain.prologue):
+        return (
+            f"before the convolution it does one pool, not {' -> '.join(map(str, chain.prologue))}"
+        )
+    gathered = False
+    for stage in chain.epilogue:
+        if type(stage) not in _STEPS:
+            return f"it has no step for {stage}"
+        overlaps = isinstance(stage, Window) and any(
+            stride < kernel or padding for kernel, stride, padding in stage.windows(chain.conv.rank)
+        )
+        if gathered and overlaps:
+            return f"windows of {stage} overlap where a statistic is gathered before them"
+        if isinstance(stage, Whole):
+            gathered = stage.gathers and not stage.applies
+    return ""
+
+
+def prologue(chain: Chain) -> Instruction | None:
+    """The pool before the convolution."""
+    for stage in chain.prologue:
+        assert isinstance(stage, Window)
+        return _pool(stage, chain.conv.rank)
+    return None
+
+
+def epilogue(plan: Plan) -> Iterator[Instruction]:
+    """The steps after the convolution, with the plan's cuts between them."""
+    chain = plan.chain
+    if isinstance(chain.conv.bias, str):
+        yield Instruction("add", t0=chain.conv.bias)
+    for i, stage in enumerate(chain.epilogue, chain.at + 1):
+        if isinstance(stage, Whole) and i in plan.resident:
+            yield _RESIDENT[type(stage)](stage)
+            continue
+        for instruction in _STEPS[type(stage)](stage, chain.conv.rank):
+            if instruction.op == "cut":
+                instruction = Instruction("cut", i0=int(i in plan.recomputed))
+            yield instruction
+
+
+CUT = Instruction("cut")
+
+
+def _operand(op: str, value: Any) -> Instruction:
+    return Instruction(op, t0=value) if isinstance(value, str) else Instruction(op, f0=float(value))
+
+
+def _pool(stage: Window, rank: int) -> Instruction:
+    windows = stage.windows(rank)
+    if isinstance(stage, AvgPool):
+        return Instruction(
+            "sum_pool", f0=1 / stage.cells(rank) if stage.divide else 1.0, windows=windows
+        )
+    if isinstance(stage, ExtremumPool):
+        return Instruction("sign_pool", windows=windows, t0=_name(stage.sign))
+    return Instruction("max_pool", windows=windows)
+
+
+def _name(operand: Any) -> str | None:
+    return operand if isinstance(operand, str) else None
+
+
+def _norm(op: str, stage: Any, groups: int = 0) -> Instruction:
+    weight, bias = _name(stage.weight), _name(stage.bias)
+    return Instruction(op, i0=groups, f0=stage.eps, t0=weight, t1=bias)
+
+
+_STEPS: dict[type[Stage], Callable[[Any, int], tuple[Instruction, ...]]] = {
+    Add: lambda s, _: (_operand("add", s.term),),
+    Scale: lambda s, _: (_operand("scale", s.factor),),
+    Clamp: lambda s, _: (Instruction("clamp", f0=float(s.low), f1=float(s.high)),),
+    Sigmoid: lambda s, _: (Instruction("sigmoid"),),
+    Tanh: lambda s, _: (Instruction("tanh"),),
+    ChannelSoftmax: lambda s, _: (Instruction("softmax"),),
+    ChannelSum: lambda s, _: (Instruction("sum"),),
+    MaxPool: lambda s, rank: (_pool(s, rank),),
+    AvgPool: lambda s, rank: (_pool(s, rank),),
+    ExtremumPool: lambda s, rank: (_pool(s, rank),),
+    BatchStatistics: lambda s, _: (Instruction("batch_stats"),),
+    BatchApply: lambda s, _: (CUT, _norm("batch_apply", s)),
+    BatchNorm: lambda s, _: (Instruction("batch_stats"), CUT, _norm("batch_apply", s)),
+    GroupNorm: lambda s, _: (
+        Instruction("group_stats", i0=s.num_groups),
+        CUT,
+        _norm("group_apply", s, s.num_groups),
+    ),
+    SpaceSoftmax: lambda s, _: (
+        Instruction("exp_stats" if s.bounded else "max_stats"),
+        CUT,
+        Instruction("exp_apply" if s.bounded else "max_apply"),
+    ),
+}
+_RESIDENT: dict[type[Stage], Callable[[Any], Instruction]] = {
+    GroupNorm: lambda s: _norm("group_norm", s, s.num_groups),
+    SpaceSoftmax: lambda s: Instruction("space_softmax"),
+}
