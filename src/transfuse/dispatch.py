@@ -22,9 +22,9 @@ def choose(
     refusals = []
     for backend in candidates:
         verdict = _verdict(backend, chain, problem, gradients)
-        if verdict.ok:
+        if verdict.ok and (wanted or not verdict.yields):
             return backend
-        refusals.append((backend.name, verdict.reason))
+        refusals.append((backend.name, str(verdict)))
     others = [e.name for e in BACKENDS if _verdict(e, chain, problem, gradients).ok]
     raise UnsupportedError(_refused(chain, problem, refusals, others))
 

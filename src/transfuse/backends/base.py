@@ -13,13 +13,21 @@ from transfuse.problem import Problem
 
 @dataclass(frozen=True)
 class Verdict:
-    """Yes, or the reason why not."""
+    """Yes, or the reason why not.
+
+    ``yields``: it could, but another is faster. It serves when asked for by name, and the automatic
+    choice passes it over.
+    """
 
     reason: str = ""
+    yields: str = ""
 
     @property
     def ok(self) -> bool:
         return not self.reason
+
+    def __str__(self) -> str:
+        return self.reason or (f"yes, but {self.yields}" if self.yields else "yes")
 
 
 class Backend(Protocol):

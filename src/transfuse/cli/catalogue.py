@@ -12,6 +12,7 @@ from rich.text import Text
 from transfuse import plan, rewrite
 from transfuse.backends import BACKENDS
 from transfuse.cli.output import Json, Slug, facts, out, print_json
+from transfuse.dispatch import choose
 from transfuse.machine import environment
 from transfuse.operators import OPERATORS, operator
 
@@ -75,7 +76,7 @@ def explain(
     steps = rewrite.rewrite(chain)
     fused = plan.fused(chain, problem)
     verdicts = {each: each.verdict(chain, problem) for each in BACKENDS}
-    chosen = next((each for each, verdict in verdicts.items() if verdict.ok), None)
+    chosen = choose(chain, problem)
     if as_json:
         return print_json(
             {
@@ -87,9 +88,9 @@ def explain(
                     for s in steps
                 ],
                 "fused": _plan(fused),
-                "backends": {each.name: v.reason or "yes" for each, v in verdicts.items()},
-                "chosen": chosen.name if chosen else None,
-                "plan": _plan(chosen.plan(chain, problem)) if chosen else None,
+                "backends": {each.name: str(v) for each, v in verdicts.items()},
+                "chosen": chosen.name,
+                "plan": _plan(chosen.plan(chain, problem)),
             }
         )
     out.print(facts({"problem": str(case), "chain": str(chain)}))
@@ -105,9 +106,8 @@ def explain(
         )
     )
     out.print()
-    out.print(facts({each.name: v.reason or "yes" for each, v in verdicts.items()}))
-    if chosen:
-        out.print(_plan_table(f"what {chosen.name} will run", chosen.plan(chain, problem)))
+    out.print(facts({each.name: v for each, v in verdicts.items()}))
+    out.print(_plan_table(f"what {chosen.name} will run", chosen.plan(chain, problem)))
 
 
 def _plan(each: plan.Plan) -> dict[str, Any]:

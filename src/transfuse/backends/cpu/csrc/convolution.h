@@ -12,6 +12,7 @@
 
 namespace TF_NAMESPACE {
 
+constexpr int NARROW = 4;
 constexpr int64_t L1_BYTES = 24 * 1024;  // of weights, beside the inputs they meet
 
 // Fresh memory of many pages: let the kernel hand it out in large ones, 512 times fewer faults.
@@ -40,14 +41,15 @@ template <class T> static Buffer<T> allocate(int64_t count) {
 // Channels of one block of the microkernel: two vectors, one where a group has no more.
 template <class T> static int vectors(int64_t per_group) { return per_group > LANES<T> ? 2 : 1; }
 
-static bool is_depthwise(const transfuse_program& p) {
-    return p.groups > 1 && p.in_channels == p.groups && p.out_channels == p.groups;
+// Groups of so few output channels (depthwise, images) that vectors of positions serve better.
+template <class T> static bool is_narrow(const transfuse_program& p) {
+    return p.out_channels / p.groups <= NARROW && p.out_channels / p.groups * 4 <= LANES<T>;
 }
 
 template <class T> static Channels conv_channels(const transfuse_program& p) {
     int64_t per_group = p.out_channels / p.groups;
     int64_t block = vectors<T>(per_group) * LANES<T>;
-    if (is_depthwise(p)) {  // vectors of positions, channels side by side
+    if (is_narrow<T>(p)) {  // channels of all groups side by side
         int64_t slots = (p.out_channels + LANES<T> - 1) / LANES<T> * LANES<T>;
         return {p.out_channels, p.out_channels, slots, slots};
     }
@@ -56,11 +58,11 @@ template <class T> static Channels conv_channels(const transfuse_program& p) {
 }
 
 // Packed weights: [group][block of channels][tap][input channel][channel in block], zeros where a
-// block has no channel; depthwise: [channel][tap].
+// block has no channel. Narrow groups are one block, without zeros.
 template <class T> static int64_t packed_size(const transfuse_program& p) {
     int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
     Channels c = conv_channels<T>(p);
-    if (is_depthwise(p)) return p.in_channels * taps;
+    if (is_narrow<T>(p)) return p.in_channels / p.groups * p.out_channels * taps;
     return c.slots * taps * (p.in_channels / p.groups);
 }
 
@@ -69,9 +71,9 @@ static void pack(const transfuse_program& p, const void* weights, const int64_t*
     const int64_t taps[3] = {p.kernel[0], p.kernel[1], p.kernel[2]};
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
     const Channels c = conv_channels<T>(p);
-    const bool depthwise = is_depthwise(p);
-    const int64_t block = depthwise ? 1 : vectors<T>(cog) * LANES<T>;
-    const int64_t padded = depthwise ? 1 : c.padded;
+    const bool narrow = is_narrow<T>(p);
+    const int64_t block = narrow ? cog : vectors<T>(cog) * LANES<T>;
+    const int64_t padded = narrow ? cog : c.padded;
     for (int64_t g = 0; g < p.groups; g++)
         for (int64_t o = 0; o < padded; o += block)
             for (int64_t a = 0; a < taps[0]; a++)
@@ -145,7 +147,7 @@ template <class T> class Convolution {
         : p(program), input(input), element(element), channels(conv_channels<T>(program)) {
         for (int i = 0; i < 5; i++) stride[i] = strides[i];
         for (int a = 0; a < 3; a++) n[a] = inputs[a];
-        depthwise = is_depthwise(p);
+        narrow = is_narrow<T>(p);
     }
 
     const Channels& out_channels() const { return channels; }
@@ -172,7 +174,7 @@ template <class T> class Convolution {
     int element;
     Channels channels;
     int64_t stride[5], n[3];
-    bool depthwise;
+    bool narrow;
     Buffer<T> copy;  // [depth][height][channel][width], zeros beyond the width's ends
     int64_t copied = 0, pitch = 0, first_column = 0;
     std::vector<Tap> taps;     // of all rows of the box, one row after another
@@ -193,7 +195,7 @@ template <class T> class Convolution {
         int64_t rows = (depth.hi - depth.lo) * (height.hi - height.lo) * p.in_channels;
         if (rows * pitch > copied) {
             copied = rows * pitch;
-            copy = allocate<T>(copied + 64);
+            copy = allocate<T>(copied + 4 * LANES<T>);  // vectors may read beyond the last row
         }
         T* to = copy.get();
         int64_t from = std::max<int64_t>(lo, 0), until = std::min(hi, n[2]);
@@ -211,7 +213,7 @@ template <class T> class Convolution {
     // The taps of every row of the box, for one phase along the width.
     void list_taps(const Reads& depth, const Reads& height, const WidthPhase& phase) {
         const int64_t height_rows = height.hi - height.lo;
-        const int64_t unit = depthwise ? 1 : p.in_channels / p.groups * wide();
+        const int64_t unit = p.in_channels / p.groups * wide();
         taps.clear();
         ends.assign(1, 0);
         for (const auto& row_depth : depth.of)
@@ -235,11 +237,12 @@ template <class T> class Convolution {
         const int64_t some = std::max<int64_t>(1, all_taps / (p.stride[0] * p.stride[1] * p.stride[2]));
         int64_t part = std::max<int64_t>(16, L1_BYTES / int64_t(sizeof(T)) / (some * wide()) / 8 * 8);
         if (part * 2 > cig) part = cig;
-        const int64_t blocks = depthwise ? 1 : channels.slots / wide();
+        const int64_t blocks = narrow ? p.groups : channels.slots / wide();
+        if (narrow) part = cig;
         for (int64_t block = 0; block < blocks; block++) {
-            const int64_t group = depthwise ? 0 : block * wide() / channels.padded;
+            const int64_t group = narrow ? block : block * wide() / channels.padded;
             const T* weights = static_cast<const T*>(p.weights) + block * all_taps * cig * wide();
-            for (int64_t c0 = 0; c0 < (depthwise ? 1 : cig); c0 += part) {
+            for (int64_t c0 = 0; c0 < cig; c0 += part) {
                 const int count = int(std::min(part, cig - c0));
                 const T* x = copy.get() + (group * cig + c0) * pitch;
                 const T* w = weights + c0 * wide();
@@ -250,8 +253,8 @@ template <class T> class Convolution {
                         const int met = int(ends[line + 1] - ends[line]);
                         T* s = tile.values +
                                (line * box.size(2) + phase.start - box.lo[2]) * channels.slots + block * wide();
-                        if (depthwise)
-                            depthwise_row(phase, t, met, s, all_taps);
+                        if (narrow)
+                            narrow_row(phase, t, met, x, w, s);
                         else if (p.careful)
                             careful_row(phase, t, met, x, count, w, s, c0 == 0);
                         else if (wide() == LANES<T>)
@@ -263,7 +266,10 @@ template <class T> class Convolution {
         }
     }
 
-    int wide() const { return depthwise ? 1 : vectors<T>(p.out_channels / p.groups) * LANES<T>; }
+    int wide() const {
+        const int64_t per_group = p.out_channels / p.groups;
+        return narrow ? int(per_group) : vectors<T>(per_group) * LANES<T>;
+    }
     int64_t step() const { return p.stride[2] * channels.slots; }
 
     // One position after another, each with the taps that meet an input: with weights that are not
@@ -286,22 +292,47 @@ template <class T> class Convolution {
         return input >= 0 && input < n[2];
     }
 
-    // Depthwise: vectors of positions, one channel at a time.
-    void depthwise_row(const WidthPhase& phase, const Tap* t, int count, T* s, int64_t all_taps) {
-        for (int64_t c = 0; c < p.in_channels; c++) {
-            const T* w = static_cast<const T*>(p.weights) + c * all_taps;
-            const T* x = copy.get() + c * pitch;
-            for (int64_t q = 0; q < phase.count; q += LANES<T>) {
-                const int lanes = int(std::min<int64_t>(LANES<T>, phase.count - q));
-                Vec<T> acc = {};
-                for (int i = 0; i < count; i++) {
-                    if (!p.careful)
-                        acc += load(x + t[i].x + q) * w[t[i].w];
-                    else
-                        for (int l = 0; l < lanes; l++)
-                            if (exists(phase, i, q + l)) acc[l] += x[t[i].x + q + l] * w[t[i].w];
+    // x * w in the lanes whose input exists, 0 in the others.
+    Vec<T> met_products(const WidthPhase& phase, int i, int64_t q, Vec<T> x, T w) const {
+        Vec<T> products = {};
+        for (int l = 0; l < LANES<T>; l++)
+            if (exists(phase, i, q + l)) products[l] = x[l] * w;
+        return products;
+    }
+
+    // A group of few output channels: vectors of positions, each channel in registers of its own.
+    void narrow_row(const WidthPhase& phase, const Tap* t, int count, const T* x, const T* w, T* s) {
+        switch (wide()) {
+            case 1: return narrow_row<1>(phase, t, count, x, w, s);
+            case 2: return narrow_row<2>(phase, t, count, x, w, s);
+            case 3: return narrow_row<3>(phase, t, count, x, w, s);
+            default: return narrow_row<NARROW>(phase, t, count, x, w, s);
+        }
+    }
+
+    template <int C>
+    void narrow_row(const WidthPhase& phase, const Tap* t, int count, const T* x, const T* w, T* s) {
+        constexpr int L = LANES<T>, N = 4;
+        const int64_t cig = p.in_channels / p.groups;
+        for (int64_t q = 0; q < phase.count; q += N * L) {
+            Vec<T> acc[C][N] = {};
+            for (int i = 0; i < count; i++)
+                for (int64_t c = 0; c < cig; c++) {
+                    const T* xp = x + t[i].x + c * pitch + q;
+                    const T* wp = w + t[i].w + c * C;
+#pragma GCC unroll 4
+                    for (int j = 0; j < N; j++) {
+                        Vec<T> xv = load(xp + j * L);
+#pragma GCC unroll 4
+                        for (int o = 0; o < C; o++)
+                            acc[o][j] += p.careful ? met_products(phase, i, q + j * L, xv, wp[o]) : xv * wp[o];
+                    }
                 }
-                for (int l = 0; l < lanes; l++) s[(q + l) * step() + c] = acc[l];
+            const int64_t some = std::min<int64_t>(N * L, phase.count - q);
+            for (int o = 0; o < C; o++) {
+                T line[N * L];
+                for (int j = 0; j < N; j++) store(line + j * L, acc[o][j]);
+                for (int64_t l = 0; l < some; l++) s[(q + l) * step() + o] = line[l];
             }
         }
     }

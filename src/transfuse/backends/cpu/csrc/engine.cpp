@@ -14,6 +14,7 @@ namespace TF_NAMESPACE {
 
 constexpr int64_t TILE_BYTES = 224 * 1024;  // a tile's values, beside its inputs in the second-level cache
 constexpr int64_t BLOCK = 4096;             // values that go through several steps in the first-level one
+constexpr int64_t HEAVY_BYTES = 512 * 1024; // weights beyond the second-level cache
 constexpr int64_t FEWEST_TILES = 48;        // so that many threads find work; never by their number
 
 // The shape of the values before a step.
@@ -229,8 +230,10 @@ template <class T> class Engine {
         for (int a = 0; a < 3; a++) size[a] = extents[a];
         for (size_t i = begin; i < end; i++)
             if (is_resident(p.steps[i].op)) return;
-        int64_t limit = TILE_BYTES;
-        for (;; limit /= 2) {
+        // Every tile reads all weights: many of them want many positions to meet.
+        const bool heavy = begin == 0 && packed_size<T>(p) * int64_t(sizeof(T)) > HEAVY_BYTES;
+        const int64_t fewest = heavy ? FEWEST_TILES / 8 : FEWEST_TILES;
+        for (int64_t limit = heavy ? 4 * TILE_BYTES : TILE_BYTES;; limit /= 2) {
             size[0] = size[1] = 1;
             for (int64_t parts = 1; parts <= extents[2]; parts++) {
                 size[2] = (extents[2] + parts - 1) / parts;
@@ -245,7 +248,7 @@ template <class T> class Engine {
                 }
             int64_t tiles = p.batch;
             for (int a = 0; a < 3; a++) tiles *= (extents[a] + size[a] - 1) / size[a];
-            if (tiles >= FEWEST_TILES || limit <= TILE_BYTES / 8) return;
+            if (tiles >= fewest || limit <= TILE_BYTES / 8) return;
         }
     }
 
