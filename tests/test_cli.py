@@ -148,7 +148,7 @@ def test_check_shows_refusals_and_does_not_call_them_passed(cli, backend):
 def test_env_reports_this_machine(cli):
     _, printed, _ = cli("env", "--json")
     facts = json.loads(printed)
-    assert facts["packages"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(facts["packages"]["torch"])
     assert facts["backends"] == ["cpu", "eager"]
     assert facts["threads"] == torch.get_num_threads()
     assert cli("env")[0] == 0

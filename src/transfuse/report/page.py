@@ -258,7 +258,7 @@ def _view(row: Row, ours: Row | None, run: str, told: bool) -> dict[str, Any]:
         else f"{number(p20, time)}{TO}{number(p80, time)}",
         "ratio": _text(ratio, times),
         "of_floor": _text(values["of_floor"], number),
-        "error": _text(row.error, number),
+        "error": _text(row.error, lambda share: f"{share:.3f}"),
         "peak": _text(values["peak"], number),
         "first": _text(values["first"], seconds),
     }
