@@ -2,10 +2,17 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "program.h"
 
 namespace TF_NAMESPACE {
+
+#if defined(__aarch64__)
+typedef __fp16 Half;
+#else
+typedef _Float16 Half;
+#endif
 
 struct Bf16 {
     uint16_t bits;
@@ -31,7 +38,7 @@ template <class F> static inline void with_element(int element, F f) {
     switch (element) {
         case TF_F32: return f(static_cast<float*>(nullptr));
         case TF_F64: return f(static_cast<double*>(nullptr));
-        case TF_F16: return f(static_cast<_Float16*>(nullptr));
+        case TF_F16: return f(static_cast<Half*>(nullptr));
         default: return f(static_cast<Bf16*>(nullptr));
     }
 }
