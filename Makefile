@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+SANITIZED := build/sanitize/transfuse/backends/cpu/libtransfuse_cpu.so
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types format clean
+.PHONY: help demo test lint types sanitize format clean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -30,6 +31,15 @@ types: $(READY) ## mypy, strict
 	@echo "types"
 	@$(BIN)/mypy
 
+# Python is not built with them, so their runtime is loaded before it; leaks are Python's own affair.
+# A report goes straight to the terminal: the process ends before pytest could show what it captured.
+sanitize: $(SANITIZED) ## the core's tests with the address and undefined-behaviour sanitizers
+	@echo "sanitize"
+	@LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		UBSAN_OPTIONS=print_stacktrace=1 TRANSFUSE_CORE=$(CURDIR)/$(SANITIZED) OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest -q --capture=sys \
+		tests/backends/test_cpu_exact.py tests/backends/test_cpu_stages.py
+
 format: $(READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format
@@ -44,4 +54,11 @@ $(READY): pyproject.toml constraints.txt $(CORE)
 	@echo "environment: .venv ($(PYTHON); about a minute the first time)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(SANITIZED): $(READY)
+	@echo "core with sanitizers: build/sanitize (under a minute)"
+	@CXX=$(CXX) $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --upgrade \
+		--target build/sanitize -C build-dir=build/sanitize-objects \
+		-C cmake.define.TRANSFUSE_SANITIZE=ON -C install.strip=false .
 	@touch $@

@@ -9,12 +9,17 @@ class Settings:
     """What the environment asks for.
 
     ``TRANSFUSE_BACKEND`` names the backend to use where a call names none; as with a call's own
-    ``backend=``, it serves or raises.
+    ``backend=``, it serves or raises. ``TRANSFUSE_CORE`` is the path of another build of the
+    compiled core, such as one with sanitizers; it is loaded or raises.
     """
 
     backend: str | None = None
+    core: str | None = None
 
 
 def read() -> Settings:
     """The settings in force now; read at each call, so that a test may change them."""
-    return Settings(backend=os.environ.get("TRANSFUSE_BACKEND") or None)
+    return Settings(
+        backend=os.environ.get("TRANSFUSE_BACKEND") or None,
+        core=os.environ.get("TRANSFUSE_CORE") or None,
+    )

@@ -5,6 +5,8 @@ from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from transfuse import settings
+
 NAME = "libtransfuse_cpu.so"
 OPS = (
     *("add", "scale", "clamp", "sigmoid", "tanh", "softmax", "sum"),
@@ -66,15 +68,24 @@ class Program(ctypes.Structure):
     )
 
 
+def path() -> Path | None:
+    """The core's file, its C header in ``include`` beside it; None where it was not built."""
+    other = settings.read().core
+    if other is not None:
+        return Path(other)
+    # Installed editable, the library lies with the installation and this file with the sources.
+    for place in (Path(__file__).with_name(NAME), files("transfuse.backends.cpu") / NAME):
+        with as_file(place) as found:
+            if found.exists():
+                return found
+    return None
+
+
 @cache
 def load() -> ctypes.CDLL | None:
     """The core, or None where it was not built."""
-    # Installed editable, the library lies with the installation and this file with the sources.
-    for place in (Path(__file__).with_name(NAME), files("transfuse.backends.cpu") / NAME):
-        with as_file(place) as path:
-            if path.exists():
-                return _declared(ctypes.CDLL(str(path)))
-    return None
+    found = path()
+    return None if found is None else _declared(ctypes.CDLL(str(found)))
 
 
 def _declared(core: ctypes.CDLL) -> ctypes.CDLL:

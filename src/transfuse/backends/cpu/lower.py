@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import isnan, nan
 from typing import Any
 
 from transfuse.backends.cpu.library import OPS, Step, Three
@@ -77,7 +78,7 @@ def epilogue(plan: Plan) -> Iterator[Instruction]:
     if isinstance(chain.conv.bias, str):
         yield Instruction("add", t0=chain.conv.bias)
     for i, stage in enumerate(chain.epilogue, chain.at + 1):
-        if isinstance(stage, Whole) and i in plan.resident:
+        if i in plan.resident and type(stage) in _RESIDENT:  # a tile holds one sample, no batch
             yield _RESIDENT[type(stage)](stage)
             continue
         for instruction in _STEPS[type(stage)](stage, chain.conv.rank):
@@ -91,6 +92,12 @@ CUT = Instruction("cut")
 
 def _operand(op: str, value: Any) -> Instruction:
     return Instruction(op, t0=value) if isinstance(value, str) else Instruction(op, f0=float(value))
+
+
+def _clamp(low: float, high: float) -> Instruction:
+    if isnan(low) or isnan(high):  # everything becomes NaN
+        return Instruction("scale", f0=nan)
+    return Instruction("clamp", f0=low, f1=high)
 
 
 def _pool(stage: Window, rank: int) -> Instruction:
@@ -116,7 +123,7 @@ def _norm(op: str, stage: Any, groups: int = 0) -> Instruction:
 _STEPS: dict[type[Stage], Callable[[Any, int], tuple[Instruction, ...]]] = {
     Add: lambda s, _: (_operand("add", s.term),),
     Scale: lambda s, _: (_operand("scale", s.factor),),
-    Clamp: lambda s, _: (Instruction("clamp", f0=float(s.low), f1=float(s.high)),),
+    Clamp: lambda s, _: (_clamp(float(s.low), float(s.high)),),
     Sigmoid: lambda s, _: (Instruction("sigmoid"),),
     Tanh: lambda s, _: (Instruction("tanh"),),
     ChannelSoftmax: lambda s, _: (Instruction("softmax"),),

@@ -13,6 +13,7 @@
 namespace TF_NAMESPACE {
 
 constexpr int NARROW = 4;
+constexpr int64_t TERMS = 64;  // in a sum before it joins the others
 constexpr int64_t L1_BYTES = 24 * 1024;  // of weights, beside the inputs they meet
 
 // Fresh memory of many pages: let the kernel hand it out in large ones, 512 times fewer faults.
@@ -194,8 +195,8 @@ template <class T> class Convolution {
         if (pitch % 64 == 0) pitch += LANES<T>;  // powers of two would meet in one cache set
         int64_t rows = (depth.hi - depth.lo) * (height.hi - height.lo) * p.in_channels;
         if (rows * pitch > copied) {
+            copy = allocate<T>(rows * pitch + 4 * LANES<T>);  // vectors may read beyond the last row
             copied = rows * pitch;
-            copy = allocate<T>(copied + 4 * LANES<T>);  // vectors may read beyond the last row
         }
         T* to = copy.get();
         int64_t from = std::max<int64_t>(lo, 0), until = std::min(hi, n[2]);
@@ -237,6 +238,8 @@ template <class T> class Convolution {
         const int64_t some = std::max<int64_t>(1, all_taps / (p.stride[0] * p.stride[1] * p.stride[2]));
         int64_t part = std::max<int64_t>(16, L1_BYTES / int64_t(sizeof(T)) / (some * wide()) / 8 * 8);
         if (part * 2 > cig) part = cig;
+        // Taps by parts, too: short sums, added up, keep rounding small.
+        const int taps_at_once = int(std::max<int64_t>(1, TERMS / part));
         const int64_t blocks = narrow ? p.groups : channels.slots / wide();
         if (narrow) part = cig;
         for (int64_t block = 0; block < blocks; block++) {
@@ -257,10 +260,12 @@ template <class T> class Convolution {
                             narrow_row(phase, t, met, x, w, s);
                         else if (p.careful)
                             careful_row(phase, t, met, x, count, w, s, c0 == 0);
-                        else if (wide() == LANES<T>)
-                            row<T, 1>(x, phase.count, t, met, count, pitch, w, s, step(), c0 == 0);
                         else
-                            row<T, 2>(x, phase.count, t, met, count, pitch, w, s, step(), c0 == 0);
+                            for (int t0 = 0; t0 == 0 || t0 < met; t0 += taps_at_once) {
+                                const auto sum = wide() == LANES<T> ? row<T, 1> : row<T, 2>;
+                                sum(x, phase.count, t + t0, std::min(taps_at_once, met - t0), count, pitch, w, s,
+                                    step(), c0 == 0 && t0 == 0);
+                            }
                     }
             }
         }

@@ -2,11 +2,11 @@
 #include "core.h"
 
 #include <cstring>
-#include <exception>
 #include <string>
 #include <vector>
 
 #include "engine.h"
+#include "failure.h"
 
 #if defined(__x86_64__)
 namespace avx512 { extern const transfuse_engine ENGINE; }
@@ -48,21 +48,12 @@ const std::vector<Choice>& choices() {
 size_t chosen = 0;
 thread_local std::string message;
 
-int failed(const std::string& reason) {
+}  // namespace
+
+int transfuse_failed(const std::string& reason) {
     message = reason;
     return 1;
 }
-
-template <class F> int guarded(F f) {
-    try {
-        f();
-        return 0;
-    } catch (const std::exception& error) {
-        return failed(error.what());
-    }
-}
-
-}  // namespace
 
 const char* transfuse_message(void) { return message.c_str(); }
 
@@ -87,7 +78,7 @@ int transfuse_use_isa(const char* name) {
             chosen = i;
             return 0;
         }
-    return failed("this machine does not run " + std::string(name) + "; it runs " + transfuse_isas());
+    return transfuse_failed("this machine does not run " + std::string(name) + "; it runs " + transfuse_isas());
 }
 
 int64_t transfuse_packed_bytes(const transfuse_program* program) {

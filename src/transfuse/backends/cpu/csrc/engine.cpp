@@ -4,8 +4,8 @@
 
 #include <omp.h>
 
-#include <stdexcept>
-#include <string>
+#include <exception>
+#include <memory>
 #include <utility>
 
 #include "convolution.h"
@@ -109,7 +109,32 @@ template <class T> class Engine {
     T nowhere = 0;  // stands for: keep nothing but the statistic
     std::vector<Level> at;  // before each step, and after the last
     std::vector<std::vector<T>> lines;  // each step's operand by slot
-    Statistic<T> batch, group, space;
+    std::vector<Statistic<T>> statistics;  // by the step that gathers
+
+    // f(own, i) for every i < count, each thread with an `own` that prepare() made. A thread that fails
+    // leaves its share to the others, and the failure is thrown when all are done.
+    template <class Prepare, class F> void in_parallel(int64_t count, Prepare prepare, F f) const {
+        std::exception_ptr failure;
+        const auto done = [&](auto work) {
+            try {
+                work();
+                return true;
+            } catch (...) {
+#pragma omp critical
+                failure = std::current_exception();
+                return false;
+            }
+        };
+#pragma omp parallel num_threads(threads)
+        {
+            std::unique_ptr<decltype(prepare())> own;
+            done([&] { own.reset(new decltype(prepare())(prepare())); });
+#pragma omp for schedule(dynamic)
+            for (int64_t i = 0; i < count; i++)
+                if (own && !done([&] { f(*own, i); })) own.reset();
+        }
+        if (failure) std::rethrow_exception(failure);
+    }
 
     // Pooling before the convolution, into a contiguous tensor of the compute type.
     void prologue() {
@@ -122,16 +147,14 @@ template <class T> class Engine {
         const int64_t plane = inputs[1] * inputs[2], volume = inputs[0] * plane;
         pooled = allocate<T>(p.batch * p.in_channels * volume);
         const bool most = p.pool.op == TF_MAX_POOL;
-#pragma omp parallel num_threads(threads)
-        {
-            std::vector<T> line(p.spatial[2]), folded(p.spatial[2]);
-#pragma omp for schedule(static)
-            for (int64_t i = 0; i < p.batch * p.in_channels * inputs[0]; i++) {
-                const int64_t nc = i / inputs[0], z = i % inputs[0];
-                for (int64_t y = 0; y < inputs[1]; y++)
-                    pool_row(nc, z, y, most, line, folded, pooled.get() + nc * volume + z * plane + y * inputs[2]);
-            }
-        }
+        typedef std::pair<std::vector<T>, std::vector<T>> Rows;
+        const auto prepare = [&] { return Rows(std::vector<T>(p.spatial[2]), std::vector<T>(p.spatial[2])); };
+        in_parallel(p.batch * p.in_channels * inputs[0], prepare, [&](Rows& rows, int64_t i) {
+            const int64_t nc = i / inputs[0], z = i % inputs[0];
+            for (int64_t y = 0; y < inputs[1]; y++)
+                pool_row(nc, z, y, most, rows.first, rows.second,
+                         pooled.get() + nc * volume + z * plane + y * inputs[2]);
+        });
         source = pooled.get();
         element = sizeof(T) == 8 ? TF_F64 : TF_F32;
         const int64_t contiguous[5] = {p.in_channels * volume, volume, plane, inputs[2], 1};
@@ -182,6 +205,7 @@ template <class T> class Engine {
             if (p.steps[i].op == TF_SUM) level.channels = {1, 1, LANES<T>, LANES<T>};
         }
         at.push_back(level);
+        statistics.resize(p.steps_count);
     }
 
     std::vector<T> operand(const transfuse_step& s, const Channels& c) const {
@@ -189,12 +213,14 @@ template <class T> class Engine {
         return constant ? std::vector<T>(c.slots, T(s.f0)) : by_slot(s.t0, c, T(s.op == TF_ADD ? 0 : 1));
     }
 
-    // The boxes a tile has before each step from `begin` to `end`, last one the tile itself.
-    std::vector<Box> boxes(size_t begin, size_t end, const Box& tile) const {
+    // The boxes a tile has before each step from `begin` to `end`, last one the tile itself; steps
+    // from `fresh` on gather.
+    std::vector<Box> boxes(size_t begin, size_t fresh, size_t end, const Box& tile) const {
         std::vector<Box> found(end - begin + 1);
+        Box box = tile;    // what the steps that follow read
+        Box share = tile;  // the tile's share of all positions: shares meet without gap or overlap
         found.back() = tile;
         for (size_t i = end; i-- > begin;) {
-            Box box = found[i + 1 - begin];
             const transfuse_step& s = p.steps[i];
             if (is_window(s.op))
                 for (int a = 0; a < 3; a++) {
@@ -202,30 +228,72 @@ template <class T> class Engine {
                     const int64_t hi = (box.hi[a] - 1) * s.stride[a] - s.padding[a] + s.kernel[a];
                     box.lo[a] = std::max<int64_t>(0, lo);
                     box.hi[a] = std::min(at[i].extents[a], hi);
+                    const bool last = share.hi[a] == at[i + 1].extents[a];
+                    share.lo[a] *= s.stride[a];
+                    share.hi[a] = last ? at[i].extents[a] : share.hi[a] * s.stride[a];
                 }
-            if (is_stats(s.op))  // a statistic covers what later windows drop: the last tile has it
-                for (int a = 0; a < 3; a++)
-                    if (tile.hi[a] == at[end].extents[a]) box.hi[a] = at[i].extents[a];
+            // A statistic covers what later windows leave out, too.
+            if ((is_stats(s.op) && i >= fresh) || is_resident(s.op)) box = share;
             found[i - begin] = box;
         }
         return found;
     }
 
-    int64_t bytes(size_t begin, size_t end, const int64_t* sizes) const {
-        Box tile;
-        for (int a = 0; a < 3; a++) {
-            tile.lo[a] = 0;
-            tile.hi[a] = std::min(sizes[a], at[end].extents[a]);
-        }
+    // Values that the largest of a tile's boxes holds.
+    int64_t values(size_t begin, size_t fresh, size_t end, const Box& tile) const {
+        const auto found = boxes(begin, fresh, end, tile);
         int64_t most = 0;
-        auto found = boxes(begin, end, tile);
         for (size_t i = begin; i <= end; i++)
             most = std::max(most, found[i - begin].positions() * at[i].channels.slots);
-        return most * int64_t(sizeof(T));
+        return most;
+    }
+
+    static Box tile_at(const int64_t* index, const int64_t* size, const int64_t* extents) {
+        Box tile;
+        for (int a = 0; a < 3; a++) {
+            tile.lo[a] = index[a] * size[a];
+            tile.hi[a] = std::min(tile.lo[a] + size[a], extents[a]);
+        }
+        return tile;
+    }
+
+    // Values that every tile of a division has room in: axes are independent, so the longest box
+    // along each one tells.
+    int64_t room(size_t begin, size_t fresh, size_t end, const int64_t* size) const {
+        const int64_t* extents = at[end].extents;
+        std::vector<int64_t> positions(end - begin + 1, 1);
+        for (int a = 0; a < 3; a++) {
+            std::vector<int64_t> longest(end - begin + 1, 0);
+            for (int64_t index[3] = {0, 0, 0}; index[a] * size[a] < extents[a]; index[a]++) {
+                const auto found = boxes(begin, fresh, end, tile_at(index, size, extents));
+                for (size_t i = 0; i < longest.size(); i++) longest[i] = std::max(longest[i], found[i].size(a));
+            }
+            for (size_t i = 0; i < longest.size(); i++) positions[i] *= longest[i];
+        }
+        int64_t most = 0;
+        for (size_t i = begin; i <= end; i++) most = std::max(most, positions[i - begin] * at[i].channels.slots);
+        return most;
+    }
+
+    // About the values of the largest tile: the first, second and last along each axis tell.
+    int64_t values(size_t begin, size_t fresh, size_t end, const int64_t* size) const {
+        const int64_t* extents = at[end].extents;
+        int64_t most = 0, which[3][3];
+        for (int a = 0; a < 3; a++) {
+            const int64_t last = (extents[a] - 1) / size[a];
+            which[a][0] = 0, which[a][1] = std::min<int64_t>(1, last), which[a][2] = last;
+        }
+        for (int64_t d : which[0])
+            for (int64_t h : which[1])
+                for (int64_t w : which[2]) {
+                    const int64_t index[3] = {d, h, w};
+                    most = std::max(most, values(begin, fresh, end, tile_at(index, size, extents)));
+                }
+        return most;
     }
 
     // A division into tiles that depends on the sizes alone.
-    void divide(size_t begin, size_t end, int64_t* size) const {
+    void divide(size_t begin, size_t fresh, size_t end, int64_t* size) const {
         const int64_t* extents = at[end].extents;
         for (int a = 0; a < 3; a++) size[a] = extents[a];
         for (size_t i = begin; i < end; i++)
@@ -237,13 +305,13 @@ template <class T> class Engine {
             size[0] = size[1] = 1;
             for (int64_t parts = 1; parts <= extents[2]; parts++) {
                 size[2] = (extents[2] + parts - 1) / parts;
-                if (bytes(begin, end, size) <= limit) break;
+                if (values(begin, fresh, end, size) * int64_t(sizeof(T)) <= limit) break;
             }
             for (int a : {1, 0})
                 for (int64_t next = size[a] + 1; next <= extents[a]; next++) {
                     int64_t trial[3] = {size[0], size[1], size[2]};
                     trial[a] = next;
-                    if (bytes(begin, end, trial) > limit) break;
+                    if (values(begin, fresh, end, trial) * int64_t(sizeof(T)) > limit) break;
                     size[a] = next;
                 }
             int64_t tiles = p.batch;
@@ -255,62 +323,46 @@ template <class T> class Engine {
     // One walk over all tiles; the values go to `keep`, to the output where it is null.
     void segment(size_t begin, size_t fresh, size_t end, T* keep) {
         int64_t size[3], counts[3];
-        divide(begin, end, size);
+        divide(begin, fresh, end, size);
         for (int a = 0; a < 3; a++) counts[a] = (at[end].extents[a] + size[a] - 1) / size[a];
         const int64_t per_sample = counts[0] * counts[1] * counts[2], tiles = p.batch * per_sample;
         for (size_t i = fresh; i < end; i++)
-            if (is_stats(p.steps[i].op)) start(p.steps[i], at[i], tiles);
-        const int64_t room = bytes(begin, end, size) * 2 / int64_t(sizeof(T)) + widest(begin, end);
-        std::string failure;
-#pragma omp parallel num_threads(threads)
-        {
-            try {
-                Buffer<T> values = allocate<T>(room), spare = allocate<T>(room);
-                Convolution<T> convolve(p, source, element, strides, inputs);
-                std::vector<Moments> moments;
-#pragma omp for schedule(dynamic)
-                for (int64_t t = 0; t < tiles; t++) {
-                    Box box;
-                    int64_t rest = t % per_sample;
-                    for (int a : {2, 1, 0}) {
-                        box.lo[a] = rest % counts[a] * size[a];
-                        box.hi[a] = std::min(box.lo[a] + size[a], at[end].extents[a]);
-                        rest /= counts[a];
-                    }
-                    const auto found = boxes(begin, end, box);
-                    Tile<T> tile = {found[0], at[begin].channels, values.get(), spare.get(), t / per_sample, t};
-                    if (begin == 0)
-                        convolve(tile);
-                    else
-                        fetch(tile, begin);
-                    for (size_t i = begin; i < end;) {
-                        size_t next = i;
-                        while (next < end && (is_position(p.steps[next].op) || p.steps[next].op == TF_CUT)) next++;
-                        if (next > i)
-                            positions(tile, i, next);
-                        else
-                            step(tile, i, found[++next - begin], i >= fresh, moments);
-                        i = next;
-                    }
-                    if (!keep)
-                        write(tile);
-                    else if (keep != &nowhere)
-                        save(tile, end, keep);
-                }
-            } catch (const std::exception& error) {
-#pragma omp critical
-                failure = error.what();
+            if (is_stats(p.steps[i].op)) start(i, tiles);
+        const int64_t count = room(begin, fresh, end, size);
+        // What each thread has for itself, and what it does with tile t.
+        struct Own {
+            Buffer<T> values, spare;
+            Convolution<T> convolve;
+            std::vector<Moments> moments;
+        };
+        const auto prepare = [&] {
+            return Own{allocate<T>(count), allocate<T>(count), {p, source, element, strides, inputs}, {}};
+        };
+        in_parallel(tiles, prepare, [&](Own& own, int64_t t) {
+            const int64_t k = t % per_sample;
+            const int64_t index[3] = {k / counts[2] / counts[1], k / counts[2] % counts[1], k % counts[2]};
+            const auto found = boxes(begin, fresh, end, tile_at(index, size, at[end].extents));
+            Tile<T> tile = {found[0], at[begin].channels, own.values.get(), own.spare.get(), t / per_sample, t};
+            if (begin == 0)
+                own.convolve(tile);
+            else
+                fetch(tile, begin);
+            for (size_t i = begin; i < end;) {
+                size_t next = i;
+                while (next < end && (is_position(p.steps[next].op) || p.steps[next].op == TF_CUT)) next++;
+                if (next > i)
+                    positions(tile, i, next);
+                else
+                    step(tile, i, found[++next - begin], i >= fresh, own.moments);
+                i = next;
             }
-        }
-        if (!failure.empty()) throw std::runtime_error(failure);
+            if (!keep)
+                write(tile);
+            else if (keep != &nowhere)
+                save(tile, end, keep);
+        });
         for (size_t i = fresh; i < end; i++)
-            if (is_stats(p.steps[i].op)) finish(p.steps[i], i, per_sample);
-    }
-
-    int64_t widest(size_t begin, size_t end) const {
-        int64_t most = 0;
-        for (size_t i = begin; i <= end; i++) most = std::max(most, at[i].channels.slots);
-        return most;
+            if (is_stats(p.steps[i].op)) finish(i, per_sample);
     }
 
     // ---- steps -----------------------------------------------------------------------------
@@ -350,8 +402,10 @@ template <class T> class Engine {
     Lines<T> lines_of(size_t i, int64_t sample) const {
         const int op = p.steps[i].op;
         if (op < TF_BATCH_APPLY) return {{lines[i].data(), nullptr, nullptr}};
-        const Statistic<T>& s = op == TF_BATCH_APPLY ? batch : op == TF_GROUP_APPLY ? group : space;
-        return s.lines(sample, at[i].channels.slots);
+        // The last one gathered for this kind of step.
+        size_t k = i;
+        while (p.steps[--k].op != op - TF_BATCH_APPLY + TF_BATCH_STATS) continue;
+        return statistics[k].lines(sample, at[i].channels.slots);
     }
 
     // The maths of an element step; `line(i)` gives its i-th operand for the lanes of x.
@@ -403,13 +457,16 @@ template <class T> class Engine {
             case TF_BATCH_STATS:
                 if (!fresh) return;
                 slot_moments(tile, moments);
-                return put(batch, tile, moments);
+                return put(statistics[i], tile, moments);
             case TF_GROUP_STATS:
                 if (!fresh) return;
                 slot_moments(tile, moments);
-                return put(group, tile, by_group(moments, c, s.i0));
-            case TF_EXP_STATS: return fresh ? put(space, tile, sums<true, true>(tile)) : void(sums<true, true>(tile));
-            case TF_MAX_STATS: return fresh ? put(space, tile, maxima(tile)) : void();
+                return put(statistics[i], tile, by_group(moments, c, s.i0));
+            case TF_EXP_STATS: {
+                const auto found = sums<true>(tile);
+                return fresh ? put(statistics[i], tile, found) : void();
+            }
+            case TF_MAX_STATS: return fresh ? put(statistics[i], tile, maxima(tile)) : void();
             case TF_GROUP_NORM: {
                 Statistic<T> own(1, c.slots);
                 slot_moments(tile, moments);
@@ -488,13 +545,11 @@ template <class T> class Engine {
 
     // ---- statistics ------------------------------------------------------------------------
 
-    void start(const transfuse_step& s, const Level& level, int64_t tiles) {
-        Statistic<T>& statistic = of(s.op);
-        statistic.width = s.op == TF_GROUP_STATS ? s.i0 : level.channels.slots;
+    void start(size_t i, int64_t tiles) {
+        Statistic<T>& statistic = statistics[i];
+        statistic.width = p.steps[i].op == TF_GROUP_STATS ? p.steps[i].i0 : at[i].channels.slots;
         statistic.moments.assign(tiles * statistic.width, Moments());
     }
-
-    Statistic<T>& of(int op) { return op == TF_BATCH_STATS ? batch : op == TF_GROUP_STATS ? group : space; }
 
     static void put(Statistic<T>& statistic, const Tile<T>& tile, const std::vector<Moments>& moments) {
         std::copy(moments.begin(), moments.end(), statistic.moments.begin() + tile.index * statistic.width);
@@ -506,23 +561,23 @@ template <class T> class Engine {
         return found;
     }
 
-    // Sum over positions of each slot: of x, of exp(x), which takes its place, or of exp(x - top).
-    template <bool EXP, bool KEEP>
-    static std::vector<Moments> sums(Tile<T>& tile, const std::vector<T>& top = {}) {
+    // Sum over positions of each slot of exp(x), which takes the place of x, or of exp(x - top).
+    template <bool KEEP> static std::vector<Moments> sums(Tile<T>& tile, const std::vector<T>& top = {}) {
         const int64_t slots = tile.channels.slots;
-        std::vector<T> total(slots);
-        each_position(tile, [&](T* v, int64_t s) {
-            Vec<T> x = load(v + s);
-            if (!top.empty()) x = x - load(top.data() + s);
-            if (EXP) x = exponential(x);
-            if (KEEP) store(v + s, x);
-            store(&total[s], load(&total[s]) + x);
-        });
         std::vector<Moments> found(slots);
+        sum_by_blocks(
+            tile, 1,
+            [&](T* v, int64_t s, T* total) {
+                Vec<T> x = load(v + s);
+                if (!KEEP) x = x - load(&top[s]);
+                x = exponential(x);
+                if (KEEP) store(v + s, x);
+                store(total + s, load(total + s) + x);
+            },
+            [&](int64_t s, const T* total) { found[s].m2 += double(total[s]); });
         for (int64_t s = 0; s < slots; s++) {
             found[s].n = double(tile.box.positions());
-            found[s].mean = top.empty() ? 0 : double(top[s]);
-            found[s].m2 = double(total[s]);
+            found[s].mean = KEEP ? 0 : double(top[s]);
         }
         return found;
     }
@@ -530,17 +585,24 @@ template <class T> class Engine {
     static std::vector<Moments> maxima(Tile<T>& tile) {
         std::vector<T> top(tile.values, tile.values + tile.channels.slots);
         each_position(tile, [&](T* v, int64_t s) { store(&top[s], maximum(load(&top[s]), load(v + s))); });
-        return sums<true, false>(tile, top);
+        std::vector<T> shift = top;
+        for (T& most : shift)
+            if (most == -INFINITY) most = 0;  // nothing but -Inf: each adds exp(-Inf) = 0
+        auto found = sums<false>(tile, shift);
+        for (size_t s = 0; s < top.size(); s++) found[s].mean = double(top[s]);
+        return found;
     }
 
     // Merge the partials in the order of the tiles.
-    void finish(const transfuse_step& s, size_t i, int64_t per_sample) {
-        Statistic<T>& statistic = of(s.op);
+    void finish(size_t i, int64_t per_sample) {
+        const transfuse_step& s = p.steps[i];
+        Statistic<T>& statistic = statistics[i];
         const Channels& c = at[i].channels;
         const bool whole = s.op == TF_BATCH_STATS;
         const int64_t sets = whole ? 1 : p.batch, each = whole ? p.batch * per_sample : per_sample;
         statistic.resize(sets, c.slots);
-        const transfuse_step& use = applied(i);
+        size_t use = i;
+        while (p.steps[use].op != s.op - TF_BATCH_STATS + TF_BATCH_APPLY) use++;
         for (int64_t set = 0; set < sets; set++) {
             std::vector<Moments> merged(statistic.width);
             for (int64_t t = 0; t < each; t++)
@@ -552,7 +614,7 @@ template <class T> class Engine {
                         merge_sums(merged[k], part);
                 }
             if (s.op == TF_BATCH_STATS || s.op == TF_GROUP_STATS)
-                affine(statistic, set * c.slots, merged, c, use);
+                affine(statistic, set * c.slots, merged, c, p.steps[use]);
             else
                 for (int64_t k = 0; k < c.slots; k++) {
                     statistic.shift[set * c.slots + k] = s.op == TF_MAX_STATS ? T(merged[k].mean) : T(0);
@@ -570,14 +632,10 @@ template <class T> class Engine {
             return;
         }
         const double top = a.mean > b.mean || a.mean != a.mean ? a.mean : b.mean;
-        a.m2 = a.m2 * std::exp(a.mean - top) + b.m2 * std::exp(b.mean - top);
+        const auto share = [&](const Moments& m) { return m.mean == top ? m.m2 : m.m2 * std::exp(m.mean - top); };
+        a.m2 = share(a) + share(b);
         a.mean = top;
         a.n += b.n;
-    }
-
-    const transfuse_step& applied(size_t i) const {
-        while (p.steps[i].op < TF_BATCH_APPLY) i++;
-        return p.steps[i];
     }
 
     // (x - mean) * (1 / sqrt(var + eps) * weight) + bias, from moments of slots or of groups.

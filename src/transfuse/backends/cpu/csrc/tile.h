@@ -142,27 +142,55 @@ struct Moments {
     }
 };
 
+// Adds up `kinds` sums of every slot: in the compute type over few positions, and those by `flush`,
+// so that a sum of thousands of terms is as good as one of few.
+template <class T, class Add, class Flush>
+static void sum_by_blocks(Tile<T>& tile, int kinds, Add add, Flush flush) {
+    constexpr int64_t SOME = 32;
+    const int64_t positions = tile.box.positions(), slots = tile.channels.slots;
+    std::vector<T> total(kinds * slots);
+    for (int64_t p0 = 0; p0 < positions; p0 += SOME) {
+        std::fill(total.begin(), total.end(), T(0));
+        for (int64_t p = p0; p < std::min(p0 + SOME, positions); p++)
+            for (int64_t s = 0; s < slots; s += LANES<T>) add(tile.at(p), s, total.data());
+        for (int64_t s = 0; s < slots; s++) flush(s, total.data());
+    }
+}
+
 // Moments of every slot over the tile's positions: two passes over values in the cache.
 template <class T> static void slot_moments(Tile<T>& tile, std::vector<Moments>& out) {
-    const int64_t positions = tile.box.positions(), slots = tile.channels.slots;
-    std::vector<T> mean(slots), squares(slots), rest(slots);
-    // Shifted by the first value, so that the sums stay small beside a large mean.
-    each_position(tile, [&](const T* v, int64_t s) {
-        store(&mean[s], load(&mean[s]) + (load(v + s) - load(tile.values + s)));
-    });
-    for (int64_t s = 0; s < slots; s += LANES<T>)
-        store(&mean[s], load(tile.values + s) + load(&mean[s]) / T(positions));
-    each_position(tile, [&](const T* v, int64_t s) {
-        Vec<T> delta = load(v + s) - load(&mean[s]);
-        store(&squares[s], load(&squares[s]) + delta * delta);
-        store(&rest[s], load(&rest[s]) + delta);
-    });
+    const double positions = double(tile.box.positions());
+    const int64_t slots = tile.channels.slots;
     out.assign(slots, Moments());
+    // Shifted by the first value, so that the sums stay small beside a large mean.
+    sum_by_blocks(
+        tile, 1,
+        [&](const T* v, int64_t s, T* total) {
+            store(total + s, load(total + s) + (load(v + s) - load(tile.values + s)));
+        },
+        [&](int64_t s, const T* total) { out[s].mean += double(total[s]); });
+    std::vector<T> mean(slots);
     for (int64_t s = 0; s < slots; s++) {
-        double correction = double(rest[s]) / positions;  // what rounding left in the mean
-        out[s].n = double(positions);
-        out[s].mean = double(mean[s]) + correction;
-        out[s].m2 = double(squares[s]) - positions * correction * correction;
+        out[s].n = positions;
+        out[s].mean = double(tile.values[s]) + out[s].mean / positions;
+        mean[s] = T(out[s].mean);
+    }
+    std::vector<double> rest(slots);
+    sum_by_blocks(
+        tile, 2,
+        [&](const T* v, int64_t s, T* total) {
+            Vec<T> delta = load(v + s) - load(&mean[s]);
+            store(total + s, load(total + s) + delta * delta);
+            store(total + slots + s, load(total + slots + s) + delta);
+        },
+        [&](int64_t s, const T* total) {
+            out[s].m2 += double(total[s]);
+            rest[s] += double(total[slots + s]);
+        });
+    for (int64_t s = 0; s < slots; s++) {
+        const double off = rest[s] / positions;  // what rounding the mean to T left out
+        out[s].mean = double(mean[s]) + off;
+        out[s].m2 -= positions * off * off;
     }
 }
 
