@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,9 @@ def name(slug: str, dtype: str) -> str:
     return f"transfuse_{slug.replace('-', '_')}_{SUFFIXES[dtype]}"
 
 
+@cache
 def function(slug: str, dtype: str) -> Any:
-    """The function with its types, of which ctypes must be told."""
+    """The function with its types, of which ctypes must be told; once, before threads call it."""
     found = getattr(library.load(), name(slug, dtype))
     parameters = document(slug).parameters
     found.argtypes = [ctypes.c_void_p if p.pointer else KINDS[p.type] for p in parameters]
@@ -369,6 +371,8 @@ def test_many_threads_call_at_once(slug: str, case: Callable[..., Any]) -> None:
     given = case(slug, "small")
     outputs = [given.empty() for _ in range(32)]
     bad = given.arguments(given.empty()) | {"stride_w": 0}
+
+    assert call(slug, "fp32", given.arguments(given.empty())) == ""
 
     def run(y: Tensor) -> tuple[str, str]:
         return call(slug, "fp32", given.arguments(y)), call(slug, "fp32", bad)
