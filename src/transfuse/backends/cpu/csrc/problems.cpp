@@ -7,8 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <sstream>
 #include <stdexcept>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core.h"
@@ -24,16 +25,21 @@ typedef std::vector<transfuse_step> Steps;
 constexpr size_t LARGEST = INT32_MAX;       // of one size: no formula of an axis leaves int64
 constexpr int64_t MOST = int64_t(1) << 48;  // elements of a tensor: no offset in bytes leaves int64
 
-template <class T> std::ostream& operator<<(std::ostream& out, const std::vector<T>& values) {
-    if (values.size() == 1) return out << values[0];
-    for (size_t i = 0; i < values.size(); i++) out << (i ? ", " : "[") << values[i];
-    return out << "]";
+// Messages without streams: a stream looks into the process's locale, which other libraries that
+// bring a C++ runtime of their own may have made unsafe to share.
+std::string text(const std::string& words) { return words; }
+template <class T> std::enable_if_t<std::is_integral<T>::value, std::string> text(T number) {
+    return std::to_string(number);
+}
+template <class T> std::string text(const std::vector<T>& values) {
+    if (values.size() == 1) return text(values[0]);
+    std::string all = "[";
+    for (size_t i = 0; i < values.size(); i++) all += (i ? ", " : "") + text(values[i]);
+    return all + "]";
 }
 
 template <class... P> [[noreturn]] void refuse(const P&... parts) {
-    std::ostringstream out;
-    (out << ... << parts);
-    throw std::invalid_argument(out.str());
+    throw std::invalid_argument((std::string() + ... + text(parts)));
 }
 
 int64_t product(const Sizes& sizes) {
