@@ -4,8 +4,8 @@ Integers: every sum is exact in float32, and 16-bit results are those sums round
 """
 
 import json
+from importlib.resources import files
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +17,8 @@ from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
 from transfuse.reference import scatter
 
-LAYERS = [
-    json.loads(line)
-    for line in (Path(__file__).parent / "data/real_layers.jsonl").read_text().splitlines()
-]
+FACTS = files("transfuse.bench") / "real_layers.jsonl"
+LAYERS = [json.loads(line) for line in FACTS.read_text(encoding="utf-8").splitlines()]
 assert len(LAYERS) == 115
 CHANNELS = 12
 SPATIAL = {1: 9, 2: 7, 3: 5}
