@@ -11,6 +11,7 @@ from math import inf, nan
 from random import Random
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from transfuse.backends import cpu
 from transfuse.backends.eager import Eager
 from transfuse.chain import Chain
 from transfuse.dispatch import choose
+from transfuse.elements import ELEMENTS
 from transfuse.front import run
 from transfuse.plan import Plan
 from transfuse.problem import DTYPES, Problem
@@ -227,6 +229,26 @@ def test_every_stage_is_here() -> None:
     every = {getattr(stages, name) for name in stages.__all__ if name not in shut}
     every |= {type(softmax("channels")), SpaceSoftmax, type(channel_sum("channels"))}
     assert here == every - {stages.ConvTranspose}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+@pytest.mark.parametrize("stage", [sigmoid(), tanh()], ids=str)
+def test_functions_to_two_ulps(isa: str, stage: Stage, dtype: str) -> None:
+    """Relative to each value, from the tiniest to saturation: what a chain's budget cannot see."""
+    element = ELEMENTS[dtype]
+    info = torch.finfo(element.dtype)
+    sizes = np.concatenate([np.geomspace(info.tiny, 120, 50_001), np.linspace(0.3, 110, 50_000)])
+    x = torch.from_numpy(np.concatenate([-sizes, [0, -np.inf, np.inf, np.nan], sizes]))
+    x = x.to(element.dtype)
+    problem = Problem.parse(f"n1 ci1 co1 i{x.numel()} k1 {dtype}")
+    one = torch.ones(problem.weight, dtype=element.dtype)
+    y = computed(chain_of(problem, stage), problem, x.view(1, 1, -1), one, {}).flatten()
+    wide = x.numpy().astype(np.longdouble)
+    with np.errstate(over="ignore"):
+        exact = np.tanh(wide) if stage == tanh() else 1 / (1 + np.exp(-wide))
+    ulps = np.abs(y.numpy() - exact) / np.maximum(np.abs(exact) * info.eps, info.tiny)
+    assert np.nanmax(ulps) <= 2
+    assert y.isnan().nonzero().tolist() == x.isnan().nonzero().tolist()
 
 
 # ---- whole stages, under every plan ----------------------------------------------------------
@@ -663,7 +685,7 @@ WRITTEN: list[tuple[Stage, ...]] = [
 @pytest.mark.parametrize("then", WRITTEN, ids=lambda then: " -> ".join(map(str, then)))
 @each("line", LAID_OUT)
 def test_any_layout_of_the_output(
-    line: str, then: tuple[Stage, ...], layout: Callable[[Tensor], Tensor]
+    machine: str, line: str, then: tuple[Stage, ...], layout: Callable[[Tensor], Tensor]
 ) -> None:
     """The result in its place, in its own strides, and no other byte of that memory changes."""
     problem = Problem.parse(line)

@@ -19,6 +19,8 @@ from transfuse.bench.subjects import SETS, subjects
 from transfuse.cli.output import Json, Slugs, err, out, print_json
 from transfuse.machine import place
 
+FIGURES = ("ms", "p20 to p80", "ratio", "of floor", "MB")
+
 
 def bench(
     slugs: Slugs = None,
@@ -108,7 +110,9 @@ def _table(rows: list[Row]) -> Table:
     )
     for name in ("operator", "case", "class", "variant"):
         table.add_column(name, overflow="fold")
-    for name in ("ms", "p20 to p80", "ratio", "of floor", "MB"):
+    # A narrow terminal has no room for the spread and the memory; the file has them.
+    shown = [name for name in FIGURES if out.width >= 110 or name not in ("p20 to p80", "MB")]
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     last: tuple[str, str, str] | None = None
     for row in rows:
@@ -120,24 +124,25 @@ def _table(rows: list[Row]) -> Table:
         name = (row.name if not row.axis else f"{row.axis} {row.at}") if first else ""
         head = (label if first else "", name, row.precision if first else "")
         style = "bold" if row.variant == OURS else ""
-        table.add_row(*head, Text(row.variant, style=style), *_figures(row))
+        table.add_row(*head, Text(row.variant, style=style), *_figures(row, shown))
     return table
 
 
-def _figures(row: Row) -> tuple[Text | str, ...]:
+def _figures(row: Row, shown: list[str]) -> list[Text | str]:
     if row.time is None:
-        return (Text(f"{row.status}: {row.reason}", style="yellow", overflow="ellipsis"),)
+        return [Text(f"{row.status}: {row.reason}", style="yellow", overflow="ellipsis")]
     ratio = row.ratio.median if row.ratio else None
     style = "" if ratio is None else "green" if ratio >= 1 else "red"
     share = row.of_floor or 0.0
     floor = Text("impossible", style="bold red") if row.impossible else f"{100 * share:.0f}%"
-    return (
+    figures: tuple[Text | str, ...] = (
         _ms(row.time.median),
         f"{_ms(row.time.p20)} to {_ms(row.time.p80)}",
         Text("" if ratio is None else f"{ratio:.2f}x", style=style),
         floor,
         "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.1f}",
     )
+    return [figure for name, figure in zip(FIGURES, figures, strict=True) if name in shown]
 
 
 def _ms(seconds: float) -> str:
