@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transfuse.bench.compare import Change, compare
-from transfuse.bench.record import BASELINE, OURS, Row
+from transfuse.bench.record import BASELINE, OURS, Row, Spread
 from transfuse.bench.session import Session, classes, variants
 from transfuse.bench.subjects import SETS, subjects
 from transfuse.cli.output import Json, Slugs, err, out, print_json
@@ -124,20 +124,22 @@ def _table(rows: list[Row]) -> Table:
         name = (row.name if not row.axis else f"{row.axis} {row.at}") if first else ""
         head = (label if first else "", name, row.precision if first else "")
         style = "bold" if row.variant == OURS else ""
-        table.add_row(*head, Text(row.variant, style=style), *_figures(row, shown))
+        if row.time is None:
+            why = f"{row.variant}: {row.status}, {row.reason}"
+            table.add_row(*head, Text(why, style="yellow"))
+        else:
+            table.add_row(*head, Text(row.variant, style=style), *_figures(row, row.time, shown))
     return table
 
 
-def _figures(row: Row, shown: list[str]) -> list[Text | str]:
-    if row.time is None:
-        return [Text(f"{row.status}: {row.reason}", style="yellow", overflow="ellipsis")]
+def _figures(row: Row, time: Spread, shown: list[str]) -> list[Text | str]:
     ratio = row.ratio.median if row.ratio else None
     style = "" if ratio is None else "green" if ratio >= 1 else "red"
     share = row.of_floor or 0.0
     floor = Text("impossible", style="bold red") if row.impossible else f"{100 * share:.0f}%"
     figures: tuple[Text | str, ...] = (
-        _ms(row.time.median),
-        f"{_ms(row.time.p20)} to {_ms(row.time.p80)}",
+        _ms(time.median),
+        f"{_ms(time.p20)} to {_ms(time.p80)}",
         Text("" if ratio is None else f"{ratio:.2f}x", style=style),
         floor,
         "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.1f}",

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transfuse.bench.peers.base import Missing, Runner, Work
-from transfuse.stages import ConvTranspose, Stage
+from transfuse.stages import ConvTranspose, Operand, Stage
 from transfuse.stages.channel import ChannelSoftmax
-from transfuse.stages.whole import SpaceSoftmax
+from transfuse.stages.whole import BatchNorm, GroupNorm, SpaceSoftmax
 
 CONV: dict[int, Callable[..., Tensor]] = {
     1: F.conv_transpose1d,
@@ -21,7 +21,7 @@ CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 def as_written(work: Work) -> Callable[[Tensor], Tensor]:
-    """The chain in torch's own calls; softmax is torch.softmax, which users write."""
+    """The chain in torch's own calls, as users write them: without our care for rare values."""
     problem, env = work.chain.core(work.problem), work.operands
 
     def stage_call(stage: Stage) -> Callable[[Tensor], Tensor]:
@@ -34,6 +34,13 @@ def as_written(work: Work) -> Callable[[Tensor], Tensor]:
             return lambda x: x.softmax(1)
         if isinstance(stage, SpaceSoftmax):
             return lambda x: x.flatten(2).softmax(2).reshape(x.shape)
+        if isinstance(stage, BatchNorm | GroupNorm):
+            gain, shift = (_operand(name, env) for name in (stage.weight, stage.bias))
+            eps = stage.eps
+            if isinstance(stage, BatchNorm):
+                return lambda x: F.batch_norm(x, None, None, gain, shift, True, 0.1, eps)
+            groups = int(stage.num_groups)
+            return lambda x: F.group_norm(x, groups, gain, shift, eps)
         return lambda x: stage.apply(x, env)
 
     calls = [stage_call(stage) for stage in work.chain.stages]
@@ -44,6 +51,10 @@ def as_written(work: Work) -> Callable[[Tensor], Tensor]:
         return x
 
     return run
+
+
+def _operand(name: Operand, env: dict[str, Tensor]) -> Tensor | None:
+    return env[name].flatten() if isinstance(name, str) else None
 
 
 @dataclass(frozen=True)
