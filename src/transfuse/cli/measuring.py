@@ -46,7 +46,7 @@ def bench(
         Path | None, typer.Option(help="Go on with this file; what it has is left out.")
     ] = None,
     at_least: Annotated[
-        float | None, typer.Option(help="Fail where ours is slower than torch eager by this share.")
+        float | None, typer.Option(help="Fail below this share of torch eager's speed, 0.5 say.")
     ] = None,
     comparison: Annotated[
         tuple[Path, Path] | None, typer.Option("--compare", help="Compare two files: OLD NEW.")
