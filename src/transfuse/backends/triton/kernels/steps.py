@@ -1,0 +1,107 @@
+"""The stages after (and before) a convolution, on a tile of channels times positions.
+
+``OPS`` names them in order; ``AT[i]`` is where step ``i`` finds its first number or tensor. For a
+statistic, ``SIZE[i]`` channels share one and ``COUNT[i]`` of them make a sample. One function
+serves every kernel: a new stage is a new branch here and a line in ``lower.py``.
+"""
+
+import triton
+import triton.language as tl
+
+from transfuse.backends.triton.kernels.numbers import larger, sigmoid, smaller, tanh
+
+
+@triton.jit
+def number(numbers, at, like):
+    """A number of the chain, exact in the tile's type: three float32 add up to a float64."""
+    if like.dtype == tl.float64:
+        wide = numbers[at].to(tl.float64) + numbers[at + 1].to(tl.float64)
+        return wide + numbers[at + 2].to(tl.float64)
+    else:
+        return numbers[at]
+
+
+@triton.jit
+def spread(values, AXIS: tl.constexpr):
+    """One value per channel, to meet a tile."""
+    return tl.expand_dims(values, 1 - AXIS)
+
+
+@triton.jit
+def operand(tensors, at, channel, live, like, AXIS: tl.constexpr):
+    """A per-channel tensor, to meet a tile."""
+    return spread(tl.load(tensors[at] + channel, mask=live, other=0.0).to(like.dtype), AXIS)
+
+
+@triton.jit
+def steps(
+    v,
+    channel,
+    live,
+    valid,
+    n,
+    tensors,
+    numbers,
+    POSITIONS: tl.constexpr,
+    OPS: tl.constexpr,
+    AT: tl.constexpr,
+    SIZE: tl.constexpr,
+    COUNT: tl.constexpr,
+    AXIS: tl.constexpr,
+):
+    """``v`` after all steps; ``live`` and ``valid`` tell real channels and positions from padding.
+
+    Statistics of a sample are read for sample ``n``, the same for the whole tile.
+    """
+    for i in tl.static_range(len(OPS)):
+        if OPS[i] == "add":
+            v = v + operand(tensors, AT[i], channel, live, v, AXIS)
+        elif OPS[i] == "add_number":
+            v = v + number(numbers, AT[i], v)
+        elif OPS[i] == "poison":  # a bias that cancels but for NaN and Inf
+            v = v + 0.0 * operand(tensors, AT[i], channel, live, v, AXIS)
+        elif OPS[i] == "scale":
+            v = v * operand(tensors, AT[i], channel, live, v, AXIS)
+        elif OPS[i] == "scale_number":
+            v = v * number(numbers, AT[i], v)
+        elif OPS[i] == "clamp":
+            v = smaller(larger(v, number(numbers, AT[i], v)), number(numbers, AT[i] + 3, v))
+        elif OPS[i] == "sigmoid":
+            v = sigmoid(v)
+        elif OPS[i] == "tanh":
+            v = tanh(v)
+        elif OPS[i] == "softmax":
+            v = tl.where(spread(live, AXIS), v, float("-inf"))
+            v = tl.exp(v - tl.expand_dims(tl.max(v, AXIS), AXIS))
+            v = v * tl.expand_dims(1.0 / tl.sum(v, AXIS), AXIS)
+        elif OPS[i] == "sum":
+            v = tl.expand_dims(tl.sum(tl.where(spread(live, AXIS), v, 0.0), AXIS), AXIS)
+            channel = tl.arange(0, 1)
+            live = channel == 0
+        elif OPS[i] == "batch_apply":  # tensors: mean, 1/std
+            v = v - operand(tensors, AT[i], channel, live, v, AXIS)
+            v = v * operand(tensors, AT[i] + 1, channel, live, v, AXIS)
+        elif OPS[i] == "group_apply":  # tensors: mean, 1/std of (sample, group)
+            at = n * COUNT[i] + channel // SIZE[i]
+            v = v - operand(tensors, AT[i], at, live, v, AXIS)
+            v = v * operand(tensors, AT[i] + 1, at, live, v, AXIS)
+        elif OPS[i] == "space_apply":  # tensors: maximum, 1/sum of (sample, channel)
+            at = n * COUNT[i] + channel
+            v = tl.exp(v - operand(tensors, AT[i], at, live, v, AXIS))
+            v = v * operand(tensors, AT[i] + 1, at, live, v, AXIS)
+        elif OPS[i] == "bounded_apply":
+            at = n * COUNT[i] + channel
+            v = tl.exp(v) * operand(tensors, AT[i] + 1, at, live, v, AXIS)
+        elif OPS[i] == "group_norm":  # the tile is one group of one sample
+            here = spread(live, AXIS) & tl.expand_dims(valid, AXIS)
+            size = POSITIONS * SIZE[i]
+            v = tl.where(here, v, 0.0)
+            v = v - tl.sum(v) / size
+            square = tl.sum(tl.where(here, v * v, 0.0)) / size
+            v = v * (1.0 / tl.sqrt(square + number(numbers, AT[i], v)))
+        elif OPS[i] == "space_softmax":  # the tile holds every position
+            here = tl.expand_dims(valid, AXIS)
+            v = tl.where(here, v, float("-inf"))
+            v = tl.exp(v - tl.expand_dims(tl.max(v, 1 - AXIS), 1 - AXIS))
+            v = v * tl.expand_dims(1.0 / tl.sum(tl.where(here, v, 0.0), 1 - AXIS), 1 - AXIS)
+    return v
