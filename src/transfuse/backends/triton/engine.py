@@ -210,9 +210,10 @@ class _Call:
         group = channels
         if not each.channel_stage:
             group = resident.size if resident is not None else min(channels, 16)
+        block_c = max(2, power(group))  # a tile of one is what a sum over channels leaves
         block_p = power(positions)
         if resident is None:
-            block_p = min(block_p, max(16, 8192 // power(group)))
+            block_p = min(block_p, max(16, 8192 // block_c))
         tiles = -(-positions // block_p)
         arguments = Arguments()
         table = arguments.table(each.after)
@@ -223,7 +224,7 @@ class _Call:
             plane = self.core.batch * statistic.channels * tiles
             partials = self._empty(3 * plane)
         source_strides, strides = _strides(source), _strides(out)
-        elements = power(group) * block_p
+        elements = block_c * block_p
         finish[(self.core.batch * -(-channels // group) * tiles,)](
             source,
             out,
@@ -249,7 +250,7 @@ class _Call:
             SUMMED=each.summed,
             STORED=each.stores,
             ACC=self.acc,
-            BLOCK_C=power(group),
+            BLOCK_C=block_c,
             BLOCK_P=block_p,
             num_warps=min(32, max(1, elements // 1024)),
         )

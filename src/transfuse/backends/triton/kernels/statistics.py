@@ -15,10 +15,12 @@ from transfuse.backends.triton.kernels.steps import number
 def gather(v, valid, KIND: tl.constexpr):
     """The partial of each channel of a tile (channels first) over its valid positions."""
     here = valid[None, :]
-    zero = tl.sum(tl.zeros_like(v), 1)
-    count = zero + tl.sum(valid.to(v.dtype))
+    total = tl.sum(tl.where(here, v, 0.0), 1)
+    count = tl.sum(valid.to(v.dtype))
+    count = tl.where(total == total, count, count)  # the same for every channel
+    zero = count * 0.0
     if KIND == "moments":
-        mean = tl.sum(tl.where(here, v, 0.0), 1) / tl.maximum(count, 1.0)
+        mean = total / tl.maximum(count, 1.0)
         off = tl.where(here, v - mean[:, None], 0.0)
         return count, mean, tl.sum(off * off, 1)
     elif KIND == "peaks":
@@ -70,7 +72,7 @@ def join(a, b, KIND: tl.constexpr):
 @triton.jit
 def nothing(like, KIND: tl.constexpr):
     """The partial of no values."""
-    zero = tl.zeros_like(like)
+    zero = tl.where(like == like, 0.0, 0.0).to(like.dtype)
     if KIND == "peaks":
         return zero, zero + float("-inf"), zero
     else:

@@ -29,8 +29,20 @@ def spread(values, AXIS: tl.constexpr):
 
 @triton.jit
 def operand(tensors, at, channel, live, like, AXIS: tl.constexpr):
-    """A per-channel tensor, to meet a tile."""
-    return spread(tl.load(tensors[at] + channel, mask=live, other=0.0).to(like.dtype), AXIS)
+    """A per-channel tensor, to meet a tile; of one channel alone, a number."""
+    if like.shape[AXIS] == 1:
+        return tl.load(tensors[at]).to(like.dtype)
+    else:
+        return spread(tl.load(tensors[at] + channel, mask=live, other=0.0).to(like.dtype), AXIS)
+
+
+@triton.jit
+def statistic(tensors, at, n, channel, live, like, SIZE: tl.constexpr, COUNT: tl.constexpr, AXIS: tl.constexpr):
+    """One half of a sample's statistic, to meet a tile."""
+    if like.shape[AXIS] == 1:
+        return tl.load(tensors[at] + n * COUNT).to(like.dtype)
+    else:
+        return operand(tensors, at, n * COUNT + channel // SIZE, live, like, AXIS)
 
 
 @triton.jit
@@ -71,29 +83,29 @@ def steps(
         elif OPS[i] == "tanh":
             v = tanh(v)
         elif OPS[i] == "softmax":
-            v = tl.where(spread(live, AXIS), v, float("-inf"))
+            if v.shape[AXIS] > 1:
+                v = tl.where(spread(live, AXIS), v, float("-inf"))
             v = tl.exp(v - tl.expand_dims(tl.max(v, AXIS), AXIS))
             v = v * tl.expand_dims(1.0 / tl.sum(v, AXIS), AXIS)
         elif OPS[i] == "sum":
-            v = tl.expand_dims(tl.sum(tl.where(spread(live, AXIS), v, 0.0), AXIS), AXIS)
-            channel = tl.arange(0, 1)
-            live = channel == 0
+            if v.shape[AXIS] > 1:
+                v = tl.expand_dims(tl.sum(tl.where(spread(live, AXIS), v, 0.0), AXIS), AXIS)
         elif OPS[i] == "batch_apply":  # tensors: mean, 1/std
             v = v - operand(tensors, AT[i], channel, live, v, AXIS)
             v = v * operand(tensors, AT[i] + 1, channel, live, v, AXIS)
         elif OPS[i] == "group_apply":  # tensors: mean, 1/std of (sample, group)
-            at = n * COUNT[i] + channel // SIZE[i]
-            v = v - operand(tensors, AT[i], at, live, v, AXIS)
-            v = v * operand(tensors, AT[i] + 1, at, live, v, AXIS)
+            v = v - statistic(tensors, AT[i], n, channel, live, v, SIZE[i], COUNT[i], AXIS)
+            v = v * statistic(tensors, AT[i] + 1, n, channel, live, v, SIZE[i], COUNT[i], AXIS)
         elif OPS[i] == "space_apply":  # tensors: maximum, 1/sum of (sample, channel)
-            at = n * COUNT[i] + channel
-            v = tl.exp(v - operand(tensors, AT[i], at, live, v, AXIS))
-            v = v * operand(tensors, AT[i] + 1, at, live, v, AXIS)
+            v = tl.exp(v - statistic(tensors, AT[i], n, channel, live, v, 1, COUNT[i], AXIS))
+            v = v * statistic(tensors, AT[i] + 1, n, channel, live, v, 1, COUNT[i], AXIS)
         elif OPS[i] == "bounded_apply":
-            at = n * COUNT[i] + channel
-            v = tl.exp(v) * operand(tensors, AT[i] + 1, at, live, v, AXIS)
+            total = statistic(tensors, AT[i] + 1, n, channel, live, v, 1, COUNT[i], AXIS)
+            v = tl.exp(v) * total
         elif OPS[i] == "group_norm":  # the tile is one group of one sample
-            here = spread(live, AXIS) & tl.expand_dims(valid, AXIS)
+            here = tl.expand_dims(valid, AXIS)
+            if v.shape[AXIS] > 1:
+                here = here & spread(live, AXIS)
             size = POSITIONS * SIZE[i]
             v = tl.where(here, v, 0.0)
             v = v - tl.sum(v) / size
