@@ -1,6 +1,7 @@
 """The way in: which backend is chosen, how a refusal reads, and what comes back."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 import transfuse
-from transfuse import dispatch
+from transfuse import dispatch, front
 from transfuse.backends import BACKENDS, Verdict
 from transfuse.stages import sigmoid
 
@@ -105,6 +106,49 @@ def test_an_unknown_backend_is_never_another(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TRANSFUSE_BACKEND", "swift")
     with pytest.raises(ValueError, match="unknown backend 'swift'; known: fast, slow"):
         transfuse.conv_transpose2d(X, W)
+
+
+CALLS = {
+    "conv_transpose": lambda **more: transfuse.conv_transpose(X, W, **more),
+    "conv_transpose2d": lambda **more: transfuse.conv_transpose2d(X, W, **more),
+    "then": lambda **more: transfuse.conv_transpose(X, W, then=[sigmoid()], **more),
+    "operator": lambda **more: transfuse.conv_transpose_2d_square_input_asym_kernel(X, W, **more),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_precision_on_a_cpu(name: str) -> None:
+    call = CALLS[name]
+    y = call()
+    assert y.equal(call(precision="auto"))
+    assert y.equal(call(precision="ieee"))
+    out = torch.full_like(y, -77.0)
+    wrong = "^precision tf32 is for fp32 on cuda, not for fp32 on cpu$"
+    with pytest.raises(ValueError, match=wrong):
+        call(precision="tf32", out=out)
+    with pytest.raises(ValueError, match=r"^unknown precision 'fast'; known: auto, ieee, tf32$"):
+        call(precision="fast", out=out)
+    assert (out == -77.0).all()
+
+
+@pytest.mark.parametrize("set_to", ["ieee", "tf32"])
+def test_auto_follows_torch_on_cuda(set_to: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "float32_on_cuda", lambda: set_to)
+    x: Any = SimpleNamespace(is_cuda=True, dtype=torch.float32)
+    assert front._precision(x, "auto") == set_to
+    assert [front._precision(x, given) for given in ("ieee", "tf32")] == ["ieee", "tf32"]
+    for other in (SimpleNamespace(is_cuda=True, dtype=torch.float64), X):
+        assert front._precision(other, "auto") == "ieee"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_tf32_is_for_float32_alone(dtype: torch.dtype) -> None:
+    x, w = X.to(dtype), W.to(dtype)
+    assert transfuse.conv_transpose2d(x, w, precision="ieee").equal(
+        transfuse.conv_transpose2d(x, w)
+    )
+    with pytest.raises(ValueError, match="precision tf32 is for fp32 on cuda, not for"):
+        transfuse.conv_transpose2d(x, w, precision="tf32")
 
 
 @pytest.mark.parametrize("backend", [backend.name for backend in BACKENDS])

@@ -6,7 +6,7 @@ Every check comes before anything is written. Exceptions are torch's for the sam
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain as concat
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -14,12 +14,14 @@ from torch import Tensor
 
 from transfuse.chain import Chain
 from transfuse.dispatch import choose
-from transfuse.elements import BY_DTYPE, ELEMENTS
+from transfuse.elements import BY_DTYPE, ELEMENTS, float32_on_cuda
 from transfuse.geometry import integer, per_axis
 from transfuse.problem import AXES, Problem, Shape
 from transfuse.stages.whole import BatchNorm
 
 Size = int | Sequence[int]
+Precision = Literal["auto", "ieee", "tf32"]
+"""How float32 is multiplied; ``auto``: on CUDA as torch's convolutions are set to, else ieee."""
 
 
 def call(
@@ -35,6 +37,7 @@ def call(
     groups: int = 1,
     out: Tensor | None = None,
     backend: str | None = None,
+    precision: Precision = "auto",
 ) -> Tensor:
     """A torch-style call: sizes come from the tensors, and x may lack the batch axis."""
     for name, tensor in {"input": x, "weight": weight, **operands}.items():
@@ -76,7 +79,7 @@ def call(
         dilation=per_axis("dilation", dilation, rank),
         output_padding=per_axis("output_padding", output_padding, rank),
         groups=groups,
-        **describe(x),
+        **describe(x, precision),
     )
     if out is None or batched:
         y = run(chain, problem, x, weight, operands, out, backend)
@@ -135,9 +138,23 @@ def run(
     return chosen.run(chain, problem, x, weight, operands, out)
 
 
-def describe(x: Tensor) -> dict[str, Any]:
-    """The part of a Problem that a tensor tells: element type, layout, device."""
-    return {"dtype": element(x, "input"), "layout": _layout(x), "device": _device(x.device)}
+def describe(x: Tensor, precision: str = "auto") -> dict[str, Any]:
+    """The part of a Problem that a tensor tells: element type, layout, device, precision."""
+    return {
+        "dtype": element(x, "input"),
+        "layout": _layout(x),
+        "device": _device(x.device),
+        "precision": _precision(x, precision),
+    }
+
+
+def _precision(x: Tensor, wanted: str) -> str:
+    if wanted not in get_args(Precision):
+        known = ", ".join(get_args(Precision))
+        raise ValueError(f"unknown precision {wanted!r}; known: {known}")
+    if wanted != "auto":
+        return wanted
+    return float32_on_cuda() if x.is_cuda and x.dtype == torch.float32 else "ieee"
 
 
 def element(tensor: Tensor, name: str) -> str:

@@ -95,7 +95,7 @@ class Operator:
 
     @cached_property
     def signature(self) -> Signature:
-        """The torch-style signature: tensors, then keyword-only options, scalars, out, backend."""
+        """The torch-style signature: tensors, then keyword-only scalars and options."""
         arguments = [
             Argument(name, Argument.POSITIONAL_OR_KEYWORD, annotation=Tensor)
             for name in ("x", "weight", *self.operands)
@@ -103,7 +103,7 @@ class Operator:
         keywords: dict[str, Any] = {p.name: Argument.empty for p in self.scalars}
         keywords |= {option: OPTIONS[option] for option in self.options}
         keywords |= {"groups": 1} if self.grouped else {}
-        keywords |= {"out": None, "backend": None}
+        keywords |= {"out": None, "backend": None, "precision": "auto"}
         arguments += [
             Argument(name, Argument.KEYWORD_ONLY, default=default)
             for name, default in keywords.items()
