@@ -1,6 +1,7 @@
 """Transposed convolutions as functions: torch's own three, and any chain around one."""
 
 from collections.abc import Sequence
+from functools import cache
 
 from torch import Tensor
 
@@ -101,6 +102,14 @@ def conv_transpose3d(
     )  # fmt: skip
 
 
+BIAS = "conv_transpose0.bias"
+
+
+@cache
+def _plain(rank: int, bias: bool) -> Chain:
+    return Chain(ConvTranspose(rank, BIAS if bias else None))
+
+
 def _convolve(
     rank: int | None,
     x: Tensor,
@@ -127,7 +136,10 @@ def _convolve(
                 f"conv_transpose: expected a weight of 3, 4 or 5 axes (Ci, Co/groups, spatial "
                 f"axes), but got {list(weight.shape)}"
             )
-    chain, operands = Chain(*before, ConvTranspose(rank, bias), *then).lift()
+    if before or then:
+        chain, operands = Chain(*before, ConvTranspose(rank, bias), *then).lift()
+    else:
+        chain, operands = _plain(rank, bias is not None), {} if bias is None else {BIAS: bias}
     return call(
         chain,
         x,
