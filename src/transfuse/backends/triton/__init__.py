@@ -29,7 +29,7 @@ class Triton:
         return _fused(chain, problem)
 
     def ulp(self, problem: Problem) -> float:
-        if problem.dtype == "fp32" and getattr(problem, "precision", "ieee") == "tf32":
+        if problem.arithmetic == "tf32":
             return 2.0**-10
         return torch.finfo(ELEMENTS[problem.dtype].dtype).eps
 

@@ -15,6 +15,9 @@ Box = tuple[int, int, int, int]
 SHARED = {80: 163_000, 86: 99_000, 87: 163_000, 89: 99_000, 90: 227_000, 100: 227_000}
 """Shared memory of one program, in bytes, by compute capability."""
 
+MULTIPROCESSORS = {80: 108, 86: 84, 89: 128, 90: 132, 100: 148}
+"""Programs that run at once, one on each; by compute capability, of the largest GPU."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -107,7 +110,9 @@ def crosses(shape: Shape, box: Box) -> bool:
 @lru_cache(maxsize=4096)
 def heuristic(shape: Shape, capability: int) -> Config:
     """The tiles that waste the least."""
-    return min(candidates(shape, capability), key=lambda config: _cost(shape, config))
+    return min(
+        candidates(shape, capability), key=lambda config: _cost(shape, config, capability)
+    )
 
 
 def candidates(shape: Shape, capability: int) -> Iterator[Config]:
@@ -119,12 +124,12 @@ def candidates(shape: Shape, capability: int) -> Iterator[Config]:
         if form == "batch" and shape.per_sample:
             continue
         together = joined(shape.lattice, form, shape.windowed)
-        positions = max(16, min(256, power(room // together + 1) // 2))
-        for box in _boxes(shape, form, positions):
+        most = max(16, min(256, power(room // together + 1) // 2))
+        for positions in {most, max(16, most // 2), max(16, most // 4)}:
+            stages = _stages(channels, positions, depth, shape, capability)
             warps = 8 if channels * positions * together >= 16384 else 4
-            yield Config(
-                form, box, channels, depth, warps, _stages(channels, positions, depth, shape, capability)
-            )
+            for box in _boxes(shape, form, positions):
+                yield Config(form, box, channels, depth, warps, stages)
 
 
 def _boxes(shape: Shape, form: str, positions: int) -> Iterator[Box]:
@@ -147,12 +152,23 @@ def _boxes(shape: Shape, form: str, positions: int) -> Iterator[Box]:
                 yield d, h, w, n
 
 
-def _cost(shape: Shape, config: Config) -> float:
+def _cost(shape: Shape, config: Config, capability: int = 90) -> float:
     """Positions computed, weighted by the taps that are skipped, and by how results lie."""
     cross = config.form == "rows" and crosses(shape, config.box)
-    cost = float(tiles(shape, config.form, config.box, cross) * config.positions)
+    count = tiles(shape, config.form, config.box, cross)
+    together = joined(shape.lattice, config.form, shape.windowed)
+    outputs = shape.outputs * (shape.groups if shape.depthwise else 1)
+    blocks = -(-outputs // config.channels) * (1 if shape.depthwise else shape.groups)
+    programs = count * (shape.lattice.classes // together) * blocks
+    at_once = MULTIPROCESSORS.get(capability, 108)
+    if config.channels * config.positions * together < 16384:
+        at_once *= 2
+    waves = max(programs, 1) / at_once
+    # The last wave may be nearly empty; small tiles read more for what they compute.
+    cost = count * config.positions * (-(-programs // at_once) / waves)
+    cost *= 1 + 64 / config.channels + 64 / config.positions
     if config.form == "batch":
-        cost *= 1.1  # results of one sample lie far apart
+        cost *= 1.1 if shape.windowed else 2.0  # results of one sample lie far apart
         if config.positions == config.box[3]:
             for each in shape.lattice.lines:
                 cost *= _met(each) / max(1, each.reads)

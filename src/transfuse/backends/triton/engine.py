@@ -458,7 +458,7 @@ def _gathers(program: Program, at: int | None) -> str:
 
 
 def _tf32(core: Problem) -> bool:
-    return core.dtype == "fp32" and getattr(core, "precision", "ieee") == "tf32"
+    return core.arithmetic == "tf32"
 
 
 def _dot(core: Problem) -> str:
