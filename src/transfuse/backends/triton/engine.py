@@ -131,9 +131,11 @@ class _Call:
             w_argument = TensorDescriptor(
                 packed, list(packed.shape), list(packed.stride()), [channels, config.depth]
             )
-        convolve[(tiles * of_tile * blocks,)](
+        arguments_ = (
             x_argument,
             w_argument,
+            rows,
+            packed,
             out,
             _constant(lattice.table, self.x.device),
             self.flag,
@@ -144,6 +146,9 @@ class _Call:
             partials,
             plane,
             counted,
+            tiles * of_tile * blocks,
+        )
+        static = dict(
             FORM=config.form,
             BOX=box,
             ANCHORS=lattice.each("anchors"),
@@ -195,9 +200,13 @@ class _Call:
             and _linear(results, strides),
             STRIDES=strides,
             WIDE=_wide(each.result, strides),
-            num_warps=config.warps,
-            num_stages=config.stages,
         )
+        programs = tiles * of_tile * blocks
+        convolve[(programs,)](
+            *arguments_, **static, CAREFUL=False, num_warps=config.warps, num_stages=config.stages
+        )
+        if not depthwise:
+            convolve[(min(programs, 128),)](*arguments_, **static, CAREFUL=True, num_warps=32, num_stages=1)
         if gathered is not None:
             self._merge(gathered, partials, plane, counted * of_tile)
         return out

@@ -38,15 +38,6 @@ def narrow(x, kind: tl.constexpr):
 
 
 @triton.jit
-def product(a, b, ACC: tl.constexpr, DOT: tl.constexpr):
-    """``a @ b`` in the accumulator's type."""
-    if INTERPRETED and a.dtype == tl.bfloat16:
-        a = a.to(tl.float32)
-        b = b.to(tl.float32)
-    return tl.dot(a, b, input_precision=DOT, out_dtype=ACC)
-
-
-@triton.jit
 def multiply_add(a, b, acc, ACC: tl.constexpr, DOT: tl.constexpr):
     """``acc + a @ b``: one instruction stream, nothing between two of them."""
     if INTERPRETED and a.dtype == tl.bfloat16:

@@ -58,6 +58,19 @@ def anchors(
 
 
 @triton.jit
+def row_of(
+    n, d, h, w, batch, residue, FORM: tl.constexpr, EXTENT: tl.constexpr, LOW: tl.constexpr
+):
+    """The row of the copy that holds an input."""
+    if FORM == "batch":
+        deep = residue * EXTENT[0] + d - LOW
+        return ((deep * EXTENT[1] + h) * EXTENT[2] + w) * batch + n
+    else:
+        sample = (residue * batch + n) * EXTENT[0] + d
+        return (sample * EXTENT[1] + h) * EXTENT[2] + w
+
+
+@triton.jit
 def load_rows(
     x,
     n,
@@ -91,8 +104,7 @@ def load_rows(
         residue = residue * RESIDUES[2] + (ow + SAFE * RESIDUES[2]) % RESIDUES[2]
         ow = (ow + SAFE * RESIDUES[2]) // RESIDUES[2] - SAFE
     if FORM == "rows":
-        sample = (residue * batch + n) * EXTENT[0] + d + od
-        row = (sample * EXTENT[1] + h + oh) * EXTENT[2] + w + ow
+        row = row_of(n, d + od, h + oh, w + ow, batch, residue, FORM, EXTENT, LOW)
         return x.load([0, 0, 0, row, channel]).reshape(POSITIONS, DEPTH)
     elif FORM == "box":
         return x.load([residue * batch + n, d + od, h + oh, w + ow, channel]).reshape(
