@@ -153,13 +153,57 @@ def checked_in_child(method: str, count: int) -> str:
 
 
 def test_a_forked_child_with_one_thread(given: Given, threads: Callable[[int], None]) -> None:
-    """OpenMP's threads do not survive a fork: after a parallel call in the parent, a parallel call
-    in the child never returns, be it torch's or ours. So a child says torch.set_num_threads(1), as
-    the workers of torch's DataLoader do, or is spawned.
-    """
+    """As the workers of torch's DataLoader are."""
     threads(2)
     given(SLUGS[0], MEDIUM[SLUGS[0]]).function(backend="cpu")
     assert checked_in_child("fork", 1) == "passed"
+
+
+FORK = """
+import os, sys, time, torch, transfuse
+from transfuse.backends.cpu import threads
+
+torch.set_num_threads(2)
+x, w = torch.randn(1, 64, 32, 32), torch.randn(64, 64, 4, 4)  # torch compares them in parallel
+
+def call():
+    return transfuse.conv_transpose2d(x, w, stride=2, backend="cpu")
+
+before = call()
+assert threads.count() == 2
+child = os.fork()
+if not child:
+    {first}
+    same = call().equal(before) and call().equal(before)
+    os._exit(0 if same and threads.count() == 1 else 1)
+for _ in range(300):
+    done, status = os.waitpid(child, os.WNOHANG)
+    if done:
+        sys.exit(os.waitstatus_to_exitcode(status))
+    time.sleep(0.1)
+os.kill(child, 9)
+sys.exit("the child did not end")
+"""
+
+
+@pytest.mark.parametrize("first", ["pass", "torch.set_num_threads(1)"], ids=["alone", "by choice"])
+def test_a_forked_child_uses_one_thread(first: str) -> None:
+    """With two, GNU's OpenMP waits in the child for threads that are not there."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK.format(first=first)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_forked_child_may_choose(threads: Callable[[int], None]) -> None:
+    """A number that is not the parent's is the child's own choice."""
+    threads(2)
+    cpu.threads._forked()
+    threads(3)
+    assert cpu.threads.count() == 3
+    cpu.threads._forked()
+    assert cpu.threads.count() == 1
+    threads(2)
+    assert cpu.threads.count() == 2
 
 
 def test_a_spawned_child_with_two_threads() -> None:

@@ -1,7 +1,7 @@
 """The CPU core: fused, native, for x86 and ARM. Plans as ``plan.fused`` says, run in C++.
 
 Weights are packed once and kept while their tensor lives and does not change. Threads are torch's:
-``torch.get_num_threads()`` of them, in the OpenMP runtime that torch has loaded.
+``torch.get_num_threads()`` of them, in the OpenMP runtime that torch has loaded; after a fork, one.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transfuse.backends.base import Verdict
-from transfuse.backends.cpu import library, lower
+from transfuse.backends.cpu import library, lower, threads
 from transfuse.backends.cpu.weights import packed
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -43,7 +43,7 @@ class Cpu:
         operands: Mapping[str, Tensor],
         out: Tensor | None = None,
     ) -> Tensor:
-        core = library.load()
+        core, count = library.load(), threads.count()
         assert core is not None
         ready = _ready(chain, problem)
         # Rewrites assume finite operands; these few numbers are looked at, as no plan can.
@@ -60,7 +60,7 @@ class Cpu:
         program = ready.program(x, out, flat)
         kept = packed(core, program, weight)
         program.weights, program.careful = kept.address, kept.careful
-        library.check(core, core.transfuse_run(program, torch.get_num_threads()))
+        library.check(core, core.transfuse_run(program, count))
         return out
 
 
