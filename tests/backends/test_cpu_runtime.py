@@ -211,30 +211,26 @@ def test_a_spawned_child_with_two_threads() -> None:
 
 
 FIRST = """
-import time
-from transfuse.backends.cpu import library
-from transfuse.fills import real
-from transfuse.front import run
-from transfuse.operators import OPERATORS
-
-library.load()
-for slug, operator in OPERATORS.items():
-    case = operator.case("small")
-    chain = operator.bound(case)
-    filled = real(chain, case.problem, 0)
-    begun = time.perf_counter()
-    run(chain, case.problem, *filled, backend="cpu")
-    print(slug, time.perf_counter() - begun)
+import time, torch, transfuse
+tensors = [torch.ones(shape) for shape in {shapes}]
+begun = time.perf_counter()
+transfuse.{name}(*tensors, **{options}, backend="cpu")
+print(time.perf_counter() - begun)
 """
 
 
-def test_first_call_is_quick() -> None:
-    """50 ms on an idle machine, three times that on a busy one: nothing is compiled."""
-    command = [sys.executable, "-c", FIRST]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
-    seconds = {slug: float(text) for slug, text in map(str.split, done.stdout.splitlines())}
-    assert list(seconds) == SLUGS
-    assert max(seconds.values()) < 3 * 0.050, seconds
+@each_slug
+def test_first_call_is_quick(slug: str, given: Given) -> None:
+    """Document, checks, plan, packed weights and threads; nothing is compiled."""
+    one = given(slug, "small")
+    shapes, options = [tuple(tensor.shape) for tensor in one.tensors], one.options
+    code = FIRST.format(shapes=shapes, name=one.operator.__name__, options=options)
+    command = [sys.executable, "-c", code]
+    seconds: list[float] = []
+    while len(seconds) < 5 and min(seconds, default=1.0) >= 0.050:  # the machine may be busy
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+        seconds.append(float(done.stdout))
+    assert min(seconds) < 0.050, seconds
 
 
 # ---- packed weights --------------------------------------------------------------------------
