@@ -111,6 +111,28 @@ def test_python_threads_at_once(given: Given, threads: Callable[[int], None]) ->
     assert not faults
 
 
+def test_python_threads_on_the_same_plan(given: Given, threads: Callable[[int], None]) -> None:
+    """What is kept of a plan is shared; addresses are each call's own."""
+    threads(1)
+    slug = "conv-transpose2d-softmax-biasadd-scaling-sigmoid"
+    cases = [given(slug, MEDIUM[slug], seed) for seed in range(4)]
+    alone = [one.function(backend="cpu") for one in cases]
+    faults: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(50):
+            if not cases[i].function(backend="cpu").equal(alone[i]):
+                faults.append(i)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(len(cases))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert not worker.is_alive()
+    assert not faults
+
+
 def test_other_python_threads_go_on_during_a_call(threads: Callable[[int], None]) -> None:
     """With the lock held, the ticks would pause as long as the call lasts."""
     threads(1)
