@@ -50,8 +50,12 @@ def call(
 
     def prepare() -> tuple[Chain, Problem]:
         bound = chain.bind(scalars) if scalars else chain
-        options = {"stride": stride, "padding": padding, "dilation": dilation}
-        options |= {"output_padding": output_padding}
+        options = {
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "output_padding": output_padding,
+        }
         return bound, _sized(bound, x, weight, operands, out, options, groups, precision)
 
     named = scalars or {}
@@ -208,9 +212,9 @@ def exactly(*numbers: object) -> str:
     As keys, 1 and 1.0 and True would be the same, and so would 0.0 and -0.0.
     """
     kinds = {*map(type, numbers)}
-    if kinds & _LISTS:
-        kinds -= _LISTS
-        kinds.update(type(n) for each in numbers if isinstance(each, list | tuple) for n in each)
+    if not kinds <= _PLAIN:
+        lists = (each for each in numbers if type(each) in _LISTS)
+        kinds = (kinds - _LISTS).union(map(type, concat(*lists)))  # type: ignore[arg-type]
     return repr(numbers) if kinds <= _PLAIN else ""
 
 

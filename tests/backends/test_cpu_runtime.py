@@ -111,6 +111,28 @@ def test_python_threads_at_once(given: Given, threads: Callable[[int], None]) ->
     assert not faults
 
 
+def test_python_threads_on_the_same_plan(given: Given, threads: Callable[[int], None]) -> None:
+    """What is kept of a plan is shared; addresses are each call's own."""
+    threads(1)
+    slug = "conv-transpose2d-softmax-biasadd-scaling-sigmoid"
+    cases = [given(slug, MEDIUM[slug], seed) for seed in range(4)]
+    alone = [one.function(backend="cpu") for one in cases]
+    faults: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(50):
+            if not cases[i].function(backend="cpu").equal(alone[i]):
+                faults.append(i)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(len(cases))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert not worker.is_alive()
+    assert not faults
+
+
 def test_other_python_threads_go_on_during_a_call(threads: Callable[[int], None]) -> None:
     """With the lock held, the ticks would pause as long as the call lasts."""
     threads(1)
@@ -211,26 +233,33 @@ def test_a_spawned_child_with_two_threads() -> None:
 
 
 FIRST = """
-import time, torch, transfuse
+from time import perf_counter, thread_time
+import torch, transfuse
 tensors = [torch.ones(shape) for shape in {shapes}]
-begun = time.perf_counter()
+begun, own = perf_counter(), thread_time()
 transfuse.{name}(*tensors, **{options}, backend="cpu")
-print(time.perf_counter() - begun)
+print(perf_counter() - begun, thread_time() - own)
 """
 
 
 @each_slug
 def test_first_call_is_quick(slug: str, given: Given) -> None:
-    """Document, checks, plan, packed weights and threads; nothing is compiled."""
+    """50 ms for document, checks, plan, packed weights and threads; nothing is compiled.
+
+    Of a busy machine's time much goes to others: then 50 ms of the thread's own must do.
+    """
     one = given(slug, "small")
     shapes, options = [tuple(tensor.shape) for tensor in one.tensors], one.options
     code = FIRST.format(shapes=shapes, name=one.operator.__name__, options=options)
-    command = [sys.executable, "-c", code]
-    seconds: list[float] = []
-    while len(seconds) < 5 and min(seconds, default=1.0) >= 0.050:  # the machine may be busy
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
-        seconds.append(float(done.stdout))
-    assert min(seconds) < 0.050, seconds
+    seconds: list[tuple[float, float]] = []
+    while len(seconds) < 5 and (not seconds or min(seconds)[0] >= 0.050):
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=120
+        )
+        wall, own = map(float, done.stdout.split())
+        seconds.append((wall, own))
+    wall, own = map(min, zip(*seconds, strict=True))
+    assert wall < 0.050 or (own < 0.050 and wall < 0.5), seconds
 
 
 # ---- packed weights --------------------------------------------------------------------------

@@ -116,10 +116,9 @@ class Operator:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """The chain on torch tensors; sizes come from the tensors, x may lack the batch axis."""
-        given = self._arguments.bind(args, kwargs)
+        (x, weight, *rest), given = self._arguments.bind(args, kwargs)
+        operands = dict(zip(self.operands, rest, strict=True))
         scalars = {p.name: number(p, given.pop(p.name)) for p in self.scalars}
-        operands = {name: given.pop(name) for name in self.operands}
-        x, weight = given.pop("x"), given.pop("weight")
         return call(self.chain, x, weight, operands, scalars=scalars, **given)
 
     @cached_property
@@ -184,7 +183,9 @@ class Solution:
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         op = self.operator
-        given = self._arguments.bind(args, kwargs)
+        given = dict(
+            zip(self.signature.parameters, self._arguments.bind(args, kwargs)[0], strict=True)
+        )
         numbers = {p.name: number(p, given[p.name]) for p in op.document.scalars}
         output = op.document.output.name
         out = adopt(output, given[output], writable=True)
@@ -232,28 +233,31 @@ def number(parameter: Parameter, value: object) -> Number:
 
 
 class _Arguments:
-    """What a signature makes of a call's arguments; quickly, where all are given as it lists them.
+    """What a signature makes of a call: values by place, and values by name with their defaults.
 
-    ``inspect`` binds every other call, and says what is wrong with the wrong ones.
+    Quickly, where each is given as it is listed; ``inspect`` binds every other call, and says what
+    is wrong with the wrong ones.
     """
 
     def __init__(self, name: str, signature: Signature) -> None:
         self.name, self.signature = name, signature
         known = signature.parameters.values()
-        self.places = [p.name for p in known if p.kind is Argument.POSITIONAL_OR_KEYWORD]
+        self.places = sum(p.kind is Argument.POSITIONAL_OR_KEYWORD for p in known)
         self.keywords = {p.name: p.default for p in known if p.kind is Argument.KEYWORD_ONLY}
         self.needed = {name for name, value in self.keywords.items() if value is Argument.empty}
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        if len(args) == len(self.places) and self.needed <= kwargs.keys() <= self.keywords.keys():
-            return {**dict(zip(self.places, args, strict=True)), **self.keywords, **kwargs}
+    def bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if len(args) == self.places and self.needed <= kwargs.keys() <= self.keywords.keys():
+            return args, self.keywords | kwargs
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             expected = ", ".join(self.signature.parameters)
             raise TypeError(f"{self.name}() {error}; it takes ({expected})") from None
         bound.apply_defaults()
-        return bound.arguments
+        return bound.args, bound.kwargs
 
 
 def _suffixes(rank: int) -> str:
