@@ -74,7 +74,7 @@ def describe(
     )
 
 
-def joined(lattice: Lattice, form: str, windowed: bool) -> int:
+def joined(lattice: Lattice, form: str) -> int:
     """Width classes of one tile: all of them, where they can be stored side by side."""
     classes = lattice.width.classes
     return classes if form != "batch" and classes in (1, 2, 4, 8) else 1
@@ -123,7 +123,7 @@ def candidates(shape: Shape, capability: int) -> Iterator[Config]:
     for form in ("rows",) if shape.depthwise else ("box", "rows", "batch"):
         if form == "batch" and shape.per_sample:
             continue
-        together = joined(shape.lattice, form, shape.windowed)
+        together = joined(shape.lattice, form)
         most = max(16, min(256, power(room // together + 1) // 2))
         for positions in {most, max(16, most // 2), max(16, most // 4)}:
             stages = _stages(channels, positions, depth, shape, capability)
@@ -156,7 +156,7 @@ def _cost(shape: Shape, config: Config, capability: int = 90) -> float:
     """Positions computed, weighted by the taps that are skipped, and by how results lie."""
     cross = config.form == "rows" and crosses(shape, config.box)
     count = tiles(shape, config.form, config.box, cross)
-    together = joined(shape.lattice, config.form, shape.windowed)
+    together = joined(shape.lattice, config.form)
     outputs = shape.outputs * (shape.groups if shape.depthwise else 1)
     blocks = -(-outputs // config.channels) * (1 if shape.depthwise else shape.groups)
     programs = count * (shape.lattice.classes // together) * blocks
@@ -171,25 +171,11 @@ def _cost(shape: Shape, config: Config, capability: int = 90) -> float:
         cost *= 1.1 if shape.windowed else 2.0  # results of one sample lie far apart
         if config.positions == config.box[3]:
             for each in shape.lattice.lines:
-                cost *= _met(each) / max(1, each.reads)
+                cost *= each.found / max(1, each.reads)
     elif config.form == "rows":
         cost *= 1.02
     # Long rows are read and written best.
     return cost * (1 + 1e-3 / config.box[3])
-
-
-@lru_cache(maxsize=4096)
-def _met(line: object) -> int:
-    """(anchor, member, tap) triples of an axis that find an input."""
-    from transfuse.backends.triton.lattice import Line
-
-    assert isinstance(line, Line)
-    return sum(
-        0 <= q * line.residues + first - t * line.step < line.inputs
-        for first, count, _ in line.entries
-        for t in range(count)
-        for q in range(line.anchors)
-    )
 
 
 def _channels(shape: Shape) -> int:

@@ -23,12 +23,13 @@ Three = tuple[int, int, int]
 class Line:
     """One axis. ``entries[c*members + r]`` is ``(first, count, slot)``: tap ``t`` in [0, count)
     reads offset ``first - t*step`` with the weights in slot ``slot + t``; ``order[slot]`` is the
-    kernel's own index. ``low`` and ``high`` bound ``offset // residues``.
+    kernel's own index. ``met``: the results, and those beyond that a statistic still covers. ``low`` and ``high`` bound ``offset // residues``.
     """
 
     inputs: int
     outputs: int
     results: int
+    met: int
     anchors: int
     classes: int
     members: int
@@ -49,7 +50,12 @@ class Line:
     @property
     def pitch(self) -> int:
         """Rows from one line of a flat copy to the next: zeros after a line serve the one after."""
-        return max(self.kept - min(self.low, 0), self.anchors + max(self.high, 0))
+        reach = max(
+            len(range(at // self.members, self.met, self.classes)) + first // self.residues
+            for at, (first, count, _) in enumerate(self.entries)
+            if count or at == 0
+        )
+        return max(self.kept - min(self.low, 0), self.anchors, reach)
 
     @property
     def haloed(self) -> int:
@@ -60,6 +66,18 @@ class Line:
     def reads(self) -> int:
         """(anchor, member, tap) triples over all classes, those past the borders included."""
         return self.anchors * sum(count for _, count, _ in self.entries)
+
+    @property
+    def found(self) -> int:
+        """Those of them that find an input."""
+        total = 0
+        for first, count, _ in self.entries:
+            for t in range(count):
+                offset = first - t * self.step
+                low = max(0, -(offset // self.residues))  # least q with q*residues + offset >= 0
+                high = min(self.anchors - 1, (self.inputs - 1 - offset) // self.residues)
+                total += max(0, high - low + 1)
+        return total
 
 
 def line(axis: Axis, window: Three, results: int, cover: bool) -> Line:
@@ -90,6 +108,7 @@ def line(axis: Axis, window: Three, results: int, cover: bool) -> Line:
         inputs=axis.n,
         outputs=axis.size,
         results=results,
+        met=met,
         anchors=-(-met // classes),
         classes=classes,
         members=kernel,
@@ -148,6 +167,11 @@ class Lattice:
     def slots(self) -> int:
         """Taps of the kernel."""
         return prod(len(each.order) for each in self.lines)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether any tap of any result falls outside the input."""
+        return any(each.found < each.reads for each in self.lines)
 
     @property
     def table(self) -> tuple[int, ...]:

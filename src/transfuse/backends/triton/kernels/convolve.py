@@ -3,129 +3,117 @@
 ``acc[co, p] = sum over taps and channels of w[co, tap, ci] * x[p + offset(tap), ci]``, once for
 every member of the window; members meet in a running maximum or sum, width classes are joined so
 that neighbours in memory are stored together, then come the steps, the statistic, the store.
+``T`` is a ``tile.Tile``, ``A`` a ``tile.After``: all that is known when a kernel is compiled.
 """
 
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.kernels.numbers import (
-    larger,
-    multiply_add,
-    narrow,
-)
+from transfuse.backends.triton.kernels.numbers import larger, multiply_add, narrow
 from transfuse.backends.triton.kernels.statistics import gather, join, nothing, put
 from transfuse.backends.triton.kernels.steps import steps
 from transfuse.backends.triton.kernels.tiles import anchors, load_rows, place_in_sample, row_of
 
 
 @triton.jit
-def entry(table, axis, index, CLASSES: tl.constexpr, MEMBERS: tl.constexpr):
+def entry(table, index, AXIS: tl.constexpr, T: tl.constexpr):
     """first, count, slot of a (class, member) along an axis."""
     at = table + 3 * index
-    if axis > 0:
-        at += 3 * CLASSES[0] * MEMBERS[0]
-    if axis > 1:
-        at += 3 * CLASSES[1] * MEMBERS[1]
+    if AXIS > 0:
+        at += 3 * T.classes[0] * T.members[0]
+    if AXIS > 1:
+        at += 3 * T.classes[1] * T.members[1]
     return tl.load(at), tl.load(at + 1), tl.load(at + 2)
 
 
 @triton.jit
-def within(first, count, slot, at, INPUTS: tl.constexpr, STEP: tl.constexpr):
-    """The taps of an axis that read an input at all, for one anchor at ``at`` (in inputs)."""
-    begin = tl.maximum(0, (first + at - INPUTS + STEP) // STEP)
-    begin = tl.where(first + at < INPUTS, 0, begin)
-    end = tl.minimum(count, (first + at + STEP) // STEP)
+def entries(table, cd, ch, cw, member, T: tl.constexpr):
+    """Those of the three axes."""
+    rd = member // (T.members[1] * T.members[2])
+    rh = member // T.members[2] % T.members[1]
+    fd, nd, sd = entry(table, cd * T.members[0] + rd, 0, T)
+    fh, nh, sh = entry(table, ch * T.members[1] + rh, 1, T)
+    fw, nw, sw = entry(table, cw * T.members[2] + member % T.members[2], 2, T)
+    return fd, nd, sd, fh, nh, sh, fw, nw, sw
+
+
+@triton.jit
+def within(first, count, slot, at, AXIS: tl.constexpr, T: tl.constexpr):
+    """The taps of an axis that find an input at all, for one anchor at input ``at``."""
+    begin = (first + at - T.inputs[AXIS] + T.step[AXIS]) // T.step[AXIS]
+    begin = tl.where(first + at < T.inputs[AXIS], 0, begin)
+    end = tl.minimum(count, (first + at + T.step[AXIS]) // T.step[AXIS])
     end = tl.where(first + at < 0, 0, end)
-    return first - begin * STEP, tl.maximum(end - begin, 0), slot + begin
+    return first - begin * T.step[AXIS], tl.maximum(end - begin, 0), slot + begin
 
 
 @triton.jit
 def accumulate(
     x, w, table, tile, batch, cd, ch, cw, member, row, group,
-    FORM: tl.constexpr, BOX: tl.constexpr, ANCHORS: tl.constexpr, EXTENT: tl.constexpr,
-    CROSS: tl.constexpr, CLASSES: tl.constexpr, MEMBERS: tl.constexpr, RESIDUES: tl.constexpr,
-    STEP: tl.constexpr, LOW: tl.constexpr, INPUTS: tl.constexpr, TAPS: tl.constexpr,
-    GROUP_CHANNELS: tl.constexpr, KEPT: tl.constexpr, CHANNELS: tl.constexpr,
-    DEPTH: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
+    T: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """The convolution's outputs of one class and one member of the window: [channels, anchors]."""
-    POSITIONS: tl.constexpr = BOX[0] * BOX[1] * BOX[2] * BOX[3]
-    BLOCKS: tl.constexpr = (KEPT + DEPTH - 1) // DEPTH
-    n, d, h, u = anchors(tile, 0, batch, FORM, BOX, ANCHORS, EXTENT, CROSS)
-    rd = member // (MEMBERS[1] * MEMBERS[2])
-    rh = member // MEMBERS[2] % MEMBERS[1]
-    fd, nd, sd = entry(table, 0, cd * MEMBERS[0] + rd, CLASSES, MEMBERS)
-    fh, nh, sh = entry(table, 1, ch * MEMBERS[1] + rh, CLASSES, MEMBERS)
-    fw, nw, sw = entry(table, 2, cw * MEMBERS[2] + member % MEMBERS[2], CLASSES, MEMBERS)
-    if FORM == "batch" and POSITIONS == BOX[3]:
-        fd, nd, sd = within(fd, nd, sd, d * RESIDUES[0], INPUTS[0], STEP[0])
-        fh, nh, sh = within(fh, nh, sh, h * RESIDUES[1], INPUTS[1], STEP[1])
-        fw, nw, sw = within(fw, nw, sw, u * RESIDUES[2], INPUTS[2], STEP[2])
-    acc = tl.zeros([CHANNELS, POSITIONS], ACC)
-    for t in range(nd * nh * nw * BLOCKS):
-        tap = t // BLOCKS
-        block = t % BLOCKS * DEPTH
+    """Outputs of one class and one member of the window, [channels, anchors]: on tensor cores."""
+    n, d, h, u = anchors(tile, 0, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+    fd, nd, sd, fh, nh, sh, fw, nw, sw = entries(table, cd, ch, cw, member, T)
+    if T.lone:
+        fd, nd, sd = within(fd, nd, sd, d * T.residues[0], 0, T)
+        fh, nh, sh = within(fh, nh, sh, h * T.residues[1], 1, T)
+        fw, nw, sw = within(fw, nw, sw, u * T.residues[2], 2, T)
+    acc = tl.zeros([T.channels, T.positions], ACC)
+    for t in range(nd * nh * nw * T.blocks):
+        tap = t // T.blocks
+        block = t % T.blocks * T.depth
         td = tap // (nh * nw)
         th = tap // nw % nh
         tw = tap % nw
         rows = load_rows(
             x, n, d, h, u, batch,
-            fd - td * STEP[0], fh - th * STEP[1], fw - tw * STEP[2], group * KEPT + block,
-            FORM, BOX, EXTENT, RESIDUES, LOW, DEPTH,
+            fd - td * T.step[0], fh - th * T.step[1], fw - tw * T.step[2],
+            group * T.kept + block, T,
         )  # fmt: skip
-        slot = ((sd + td) * TAPS[1] + sh + th) * TAPS[2] + sw + tw
-        acc = multiply_add(w.load([row, slot * KEPT + block]), rows.T, acc, ACC, DOT)
+        slot = ((sd + td) * T.taps[1] + sh + th) * T.taps[2] + sw + tw
+        acc = multiply_add(w.load([row, slot * T.kept + block]), rows.T, acc, ACC, DOT)
     return acc
 
 
 @triton.jit
 def accumulate_exact(
-    x, w, table, tile, batch, cd, ch, cw, member, channel, live, row, group,
-    FORM: tl.constexpr, BOX: tl.constexpr, ANCHORS: tl.constexpr, EXTENT: tl.constexpr,
-    CROSS: tl.constexpr, CLASSES: tl.constexpr, MEMBERS: tl.constexpr, RESIDUES: tl.constexpr,
-    STEP: tl.constexpr, LOW: tl.constexpr, INPUTS: tl.constexpr, TAPS: tl.constexpr,
-    DEPTHWISE: tl.constexpr, GROUPS: tl.constexpr, GROUP_CHANNELS: tl.constexpr,
-    GROUP_OUTPUTS: tl.constexpr, KEPT: tl.constexpr, CHANNELS: tl.constexpr, ACC: tl.constexpr,
+    rows, packed, table, tile, batch, cd, ch, cw, member, channel, live, row, group,
+    T: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """The same, product by product: where a group has one channel, and where weights hold NaN.
 
     What a tap finds outside the input is not multiplied, so no NaN or Inf of a weight shows there.
     """
-    POSITIONS: tl.constexpr = BOX[0] * BOX[1] * BOX[2] * BOX[3]
-    SLOTS: tl.constexpr = TAPS[0] * TAPS[1] * TAPS[2]
-    n, d, h, u = anchors(
-        tile, tl.arange(0, POSITIONS), batch, FORM, BOX, ANCHORS, EXTENT, CROSS
-    )
-    rd = member // (MEMBERS[1] * MEMBERS[2])
-    rh = member // MEMBERS[2] % MEMBERS[1]
-    fd, nd, sd = entry(table, 0, cd * MEMBERS[0] + rd, CLASSES, MEMBERS)
-    fh, nh, sh = entry(table, 1, ch * MEMBERS[1] + rh, CLASSES, MEMBERS)
-    fw, nw, sw = entry(table, 2, cw * MEMBERS[2] + member % MEMBERS[2], CLASSES, MEMBERS)
-    weights = w + (row + tl.arange(0, CHANNELS)).to(tl.int64) * (SLOTS * KEPT)
-    acc = tl.zeros([CHANNELS, POSITIONS], ACC)
-    for t in range(nd * nh * nw * GROUP_CHANNELS):
-        tap = t // GROUP_CHANNELS
-        ci = t % GROUP_CHANNELS
+    p = tl.arange(0, T.positions)
+    n, d, h, u = anchors(tile, p, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+    fd, nd, sd, fh, nh, sh, fw, nw, sw = entries(table, cd, ch, cw, member, T)
+    weights = packed + (row + tl.arange(0, T.channels)).to(tl.int64) * (T.slots * T.kept)
+    acc = tl.zeros([T.channels, T.positions], ACC)
+    for t in range(nd * nh * nw * T.group_channels):
+        tap = t // T.group_channels
+        ci = t % T.group_channels
         td = tap // (nh * nw)
         th = tap // nw % nh
         tw = tap % nw
-        i = d * RESIDUES[0] + fd - td * STEP[0]
-        j = h * RESIDUES[1] + fh - th * STEP[1]
-        k = u * RESIDUES[2] + fw - tw * STEP[2]
-        there = (i >= 0) & (i < INPUTS[0]) & (j >= 0) & (j < INPUTS[1]) & (n < batch)
-        there = live[:, None] & (there & (k >= 0) & (k < INPUTS[2]))[None, :]
+        i = d * T.residues[0] + fd - td * T.step[0]
+        j = h * T.residues[1] + fh - th * T.step[1]
+        k = u * T.residues[2] + fw - tw * T.step[2]
+        there = (i >= 0) & (i < T.inputs[0]) & (j >= 0) & (j < T.inputs[1]) & (n < batch)
+        there = live[:, None] & (there & (k >= 0) & (k < T.inputs[2]))[None, :]
+        residue = i % T.residues[0] * T.residues[1] + j % T.residues[1]
+        residue = residue * T.residues[2] + k % T.residues[2]
         at = row_of(
-            n, i // RESIDUES[0], j // RESIDUES[1], k // RESIDUES[2], batch,
-            (i % RESIDUES[0] * RESIDUES[1] + j % RESIDUES[1]) * RESIDUES[2] + k % RESIDUES[2],
-            FORM, EXTENT, LOW,
-        ).to(tl.int64)[None, :] * (GROUPS * KEPT)  # fmt: skip
-        if DEPTHWISE:
-            at += (channel // GROUP_OUTPUTS)[:, None]
+            n, i // T.residues[0], j // T.residues[1], k // T.residues[2], batch, residue, T
+        )
+        at = at.to(tl.int64)[None, :] * (T.groups * T.kept)
+        if T.depthwise:
+            at += (channel // T.group_outputs)[:, None]
         else:
-            at += group * KEPT + ci
-        slot = ((sd + td) * TAPS[1] + sh + th) * TAPS[2] + sw + tw
-        factor = tl.load(weights + slot * KEPT + ci, mask=live, other=0.0).to(ACC)
-        part = tl.load(x + at, mask=there, other=0.0).to(ACC) * factor[:, None]
+            at += group * T.kept + ci
+        slot = ((sd + td) * T.taps[1] + sh + th) * T.taps[2] + sw + tw
+        factor = tl.load(weights + slot * T.kept + ci, mask=live, other=0.0).to(ACC)
+        part = tl.load(rows + at, mask=there, other=0.0).to(ACC) * factor[:, None]
         acc += tl.where(there, part, 0.0)
     return acc
 
@@ -133,138 +121,104 @@ def accumulate_exact(
 @triton.jit
 def outputs(
     x, w, rows, packed, table, tile, batch, cd, ch, cw, member, channel, live, row, group,
-    FORM: tl.constexpr, BOX: tl.constexpr, ANCHORS: tl.constexpr, EXTENT: tl.constexpr,
-    CROSS: tl.constexpr, CLASSES: tl.constexpr, MEMBERS: tl.constexpr, RESIDUES: tl.constexpr,
-    STEP: tl.constexpr, LOW: tl.constexpr, INPUTS: tl.constexpr, TAPS: tl.constexpr,
-    DEPTHWISE: tl.constexpr, CAREFUL: tl.constexpr, GROUPS: tl.constexpr,
-    GROUP_CHANNELS: tl.constexpr, GROUP_OUTPUTS: tl.constexpr, KEPT: tl.constexpr,
-    CHANNELS: tl.constexpr, DEPTH: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
+    T: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr, CAREFUL: tl.constexpr,
 ):  # fmt: skip
     """The convolution's outputs of one class and one member of the window: [channels, anchors]."""
-    if DEPTHWISE or CAREFUL:
+    if T.depthwise or CAREFUL:
         acc = accumulate_exact(
-            rows, packed, table, tile, batch, cd, ch, cw, member, channel, live, row, group,
-            FORM, BOX, ANCHORS, EXTENT, CROSS, CLASSES, MEMBERS, RESIDUES, STEP, LOW, INPUTS, TAPS,
-            DEPTHWISE, GROUPS, GROUP_CHANNELS, GROUP_OUTPUTS, KEPT, CHANNELS, ACC,
-        )  # fmt: skip
+            rows, packed, table, tile, batch, cd, ch, cw, member, channel, live, row, group, T, ACC
+        )
     else:
-        acc = accumulate(
-            x, w, table, tile, batch, cd, ch, cw, member, row, group,
-            FORM, BOX, ANCHORS, EXTENT, CROSS, CLASSES, MEMBERS, RESIDUES, STEP, LOW, INPUTS, TAPS,
-            GROUP_CHANNELS, KEPT, CHANNELS, DEPTH, ACC, DOT,
-        )  # fmt: skip
+        acc = accumulate(x, w, table, tile, batch, cd, ch, cw, member, row, group, T, ACC, DOT)
     return acc
 
 
 @triton.jit
+def member_places(tile, p, batch, cd, ch, cw, member, T: tl.constexpr):
+    """Which anchors meet an output of the convolution with a member of their window."""
+    n, d, h, u = anchors(tile, p, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+    od = (d * T.classes[0] + cd) * T.window_stride[0] - T.window_padding[0]
+    oh = (h * T.classes[1] + ch) * T.window_stride[1] - T.window_padding[1]
+    ow = (u * T.classes[2] + cw) * T.window_stride[2] - T.window_padding[2]
+    od += member // (T.members[1] * T.members[2])
+    oh += member // T.members[2] % T.members[1]
+    ow += member % T.members[2]
+    there = (n < batch) & (d < T.anchors[0]) & (h < T.anchors[1]) & (u < T.anchors[2])
+    there &= (od >= 0) & (od < T.outputs[0]) & (oh >= 0) & (oh < T.outputs[1])
+    return there & (ow >= 0) & (ow < T.outputs[2])
+
+
+@triton.jit
 def convolve(
-    x, w, rows, packed, out, table, flag, epoch, batch, tensors, numbers, partials, plane, tiles, programs,
-    FORM: tl.constexpr, BOX: tl.constexpr, ANCHORS: tl.constexpr, EXTENT: tl.constexpr,
-    CROSS: tl.constexpr, ORDER: tl.constexpr,  # width classes of one tile: all of them, or (0,)
-    JOINED_BOX: tl.constexpr, JOINED_ANCHORS: tl.constexpr, JOINED_EXTENT: tl.constexpr,
-    CLASSES: tl.constexpr, MEMBERS: tl.constexpr, RESIDUES: tl.constexpr, STEP: tl.constexpr,
-    LOW: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, RESULTS: tl.constexpr,
-    TAPS: tl.constexpr, WINDOW: tl.constexpr, WINDOW_STRIDE: tl.constexpr,
-    WINDOW_PADDING: tl.constexpr, SIGN: tl.constexpr,
-    DEPTHWISE: tl.constexpr, CAREFUL: tl.constexpr, GROUPS: tl.constexpr,
-    GROUP_CHANNELS: tl.constexpr, GROUP_OUTPUTS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr, DEPTH: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
-    BEFORE: tl.constexpr, BEFORE_AT: tl.constexpr, BEFORE_SIZE: tl.constexpr,
-    BEFORE_COUNT: tl.constexpr,
-    AFTER: tl.constexpr, AFTER_AT: tl.constexpr, AFTER_SIZE: tl.constexpr,
-    AFTER_COUNT: tl.constexpr,
-    EARLY: tl.constexpr, LATE: tl.constexpr,  # the statistic gathered before the window, or last
-    SUMMED: tl.constexpr,  # the steps end with one channel
-    STORED: tl.constexpr, LINEAR: tl.constexpr, STRIDES: tl.constexpr, WIDE: tl.constexpr,
+    x, w, rows, packed, out, table, flag, epoch, batch, tensors, numbers, partials, plane, tiles,
+    programs, T: tl.constexpr, A: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
+    CAREFUL: tl.constexpr,
 ):  # fmt: skip
-    """Tiles, as many at once as programs run. ``CAREFUL`` is a second launch that leaves at once unless weights hold NaN or Inf:
-    such a weight must not meet the zeros around the input. As a branch of the first launch it
-    would cost that one its registers.
+    """Tiles, as many at once as programs run. ``CAREFUL`` is a second launch that leaves at once
+    unless weights hold NaN or Inf: such a weight must not meet the zeros around the input. As a
+    branch of the first launch it would cost that one its registers.
     """
     if CAREFUL:
         if tl.load(flag) < epoch:
             return
-    POSITIONS: tl.constexpr = BOX[0] * BOX[1] * BOX[2] * BOX[3]
-    JOINED: tl.constexpr = len(ORDER)
-    if DEPTHWISE:
-        ALL: tl.constexpr = GROUPS * GROUP_OUTPUTS
-        BLOCKS: tl.constexpr = (ALL + CHANNELS - 1) // CHANNELS
-    else:
-        ALL: tl.constexpr = GROUP_OUTPUTS
-        BLOCKS: tl.constexpr = GROUPS * ((ALL + CHANNELS - 1) // CHANNELS)
     for program in range(tl.program_id(0), programs, tl.num_programs(0)):
-        block = program % BLOCKS
-        rest = program // BLOCKS
+        block = program % T.channel_blocks
+        rest = program // T.channel_blocks
         # Depth and height classes next to each other in time: they read the same input.
-        cw = rest % (CLASSES[2] // JOINED)
-        rest = rest // (CLASSES[2] // JOINED)
-        ch = rest % CLASSES[1]
-        rest = rest // CLASSES[1]
-        cd = rest % CLASSES[0]
-        tile = rest // CLASSES[0]
+        cw = rest % (T.classes[2] // T.joined)
+        rest = rest // (T.classes[2] // T.joined)
+        ch = rest % T.classes[1]
+        rest = rest // T.classes[1]
+        cd = rest % T.classes[0]
+        tile = rest // T.classes[0]
 
-        group = block // ((ALL + CHANNELS - 1) // CHANNELS)
-        inner = block % ((ALL + CHANNELS - 1) // CHANNELS) * CHANNELS + tl.arange(0, CHANNELS)
-        channel = group * ALL + inner
-        live = inner < ALL
-        row = group * ROWS + block % ((ALL + CHANNELS - 1) // CHANNELS) * CHANNELS
-        n0, _, _, _ = anchors(tile, 0, batch, FORM, BOX, ANCHORS, EXTENT, CROSS)
-        p = tl.arange(0, POSITIONS)
-        if WINDOW == "sign":
-            sign = tl.load(tensors[SIGN] + channel, mask=live, other=0.0)
+        group = block // T.blocks_of_group
+        inner = block % T.blocks_of_group * T.channels + tl.arange(0, T.channels)
+        channel = group * T.tiled + inner
+        live = inner < T.tiled
+        row = group * T.rows + block % T.blocks_of_group * T.channels
+        n0, _, _, _ = anchors(tile, 0, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+        p = tl.arange(0, T.positions)
+        if T.window == "sign":
+            sign = tl.load(tensors[A.sign] + channel, mask=live, other=0.0)
             flip = tl.where(sign < 0, -1.0, 1.0).to(ACC)[:, None]
-        like = tl.sum(tl.zeros([CHANNELS, POSITIONS], ACC), 1)
-        partial = nothing(like, EARLY)
-        for j in tl.static_range(JOINED):
-            if WINDOW == "":
+        partial = nothing(tl.sum(tl.zeros([T.channels, T.positions], ACC), 1), A.early)
+        for j in tl.static_range(T.joined):
+            if T.window == "":
                 one = outputs(
-                    x, w, rows, packed, table, tile, batch, cd, ch, cw + ORDER[j], 0,
-                    channel, live, row, group,
-                    FORM, BOX, ANCHORS, EXTENT, CROSS, CLASSES, MEMBERS, RESIDUES, STEP, LOW, INPUTS,
-                    TAPS, DEPTHWISE, CAREFUL, GROUPS, GROUP_CHANNELS, GROUP_OUTPUTS, KEPT, CHANNELS,
-                    DEPTH, ACC, DOT,
+                    x, w, rows, packed, table, tile, batch, cd, ch, cw + T.order[j], 0,
+                    channel, live, row, group, T, ACC, DOT, CAREFUL,
                 )  # fmt: skip
             else:
-                one = tl.full([CHANNELS, POSITIONS], 0.0 if WINDOW == "sum" else float("-inf"), ACC)
-                for member in range(MEMBERS[0] * MEMBERS[1] * MEMBERS[2]):
+                none = 0.0 if T.window == "sum" else float("-inf")
+                one = tl.full([T.channels, T.positions], none, ACC)
+                for member in range(T.members[0] * T.members[1] * T.members[2]):
                     part = outputs(
-                        x, w, rows, packed, table, tile, batch, cd, ch, cw + ORDER[j], member,
-                        channel, live, row, group,
-                        FORM, BOX, ANCHORS, EXTENT, CROSS, CLASSES, MEMBERS, RESIDUES, STEP, LOW, INPUTS,
-                        TAPS, DEPTHWISE, CAREFUL, GROUPS, GROUP_CHANNELS, GROUP_OUTPUTS, KEPT, CHANNELS,
-                        DEPTH, ACC, DOT,
+                        x, w, rows, packed, table, tile, batch, cd, ch, cw + T.order[j], member,
+                        channel, live, row, group, T, ACC, DOT, CAREFUL,
                     )  # fmt: skip
-                    n, d, h, u = anchors(tile, p, batch, FORM, BOX, ANCHORS, EXTENT, CROSS)
-                    yd = d * CLASSES[0] + cd
-                    yh = h * CLASSES[1] + ch
-                    yw = u * CLASSES[2] + cw + ORDER[j]
-                    od = yd * WINDOW_STRIDE[0] - WINDOW_PADDING[0] + member // (MEMBERS[1] * MEMBERS[2])
-                    oh = yh * WINDOW_STRIDE[1] - WINDOW_PADDING[1] + member // MEMBERS[2] % MEMBERS[1]
-                    ow = yw * WINDOW_STRIDE[2] - WINDOW_PADDING[2] + member % MEMBERS[2]
-                    there = (n < batch) & (d < ANCHORS[0]) & (h < ANCHORS[1]) & (u < ANCHORS[2])
-                    there &= (od >= 0) & (od < OUTPUTS[0]) & (oh >= 0) & (oh < OUTPUTS[1])
-                    there &= (ow >= 0) & (ow < OUTPUTS[2])
+                    there = member_places(tile, p, batch, cd, ch, cw + T.order[j], member, T)
                     part = steps(
                         part, channel, live, there, n0, tensors, numbers, 1,
-                        BEFORE, BEFORE_AT, BEFORE_SIZE, BEFORE_COUNT, 0,
+                        A.before.ops, A.before.at, A.before.size, A.before.count, 0, T.whole,
                     )  # fmt: skip
-                    if EARLY != "":
-                        partial = join(partial, gather(part, there, EARLY), EARLY)
-                    if WINDOW == "sum":
+                    if A.early != "":
+                        partial = join(partial, gather(part, there, A.early), A.early)
+                    if T.window == "sum":
                         one += tl.where(there[None, :], part, 0.0)
                     else:
-                        if WINDOW == "sign":
+                        if T.window == "sign":
                             part = part * flip
                         one = larger(one, tl.where(there[None, :], part, float("-inf")))
-                if WINDOW == "sign":
+                if T.window == "sign":
                     one = one * flip
-            # Classes come in bit-reversed order: neighbours in memory end up next to each other.
+            # Classes come in bit-reversed order: neighbours in memory end up side by side.
             if j % 2 == 1:
-                one = tl.reshape(tl.join(single, one), [CHANNELS, 2 * POSITIONS])
+                one = tl.reshape(tl.join(single, one), [T.channels, 2 * T.positions])
                 if j % 4 == 3:
-                    one = tl.reshape(tl.join(double, one), [CHANNELS, 4 * POSITIONS])
+                    one = tl.reshape(tl.join(double, one), [T.channels, 4 * T.positions])
                     if j % 8 == 7:
-                        one = tl.reshape(tl.join(fourfold, one), [CHANNELS, 8 * POSITIONS])
+                        one = tl.reshape(tl.join(fourfold, one), [T.channels, 8 * T.positions])
                     else:
                         fourfold = one
                 else:
@@ -272,39 +226,42 @@ def convolve(
             else:
                 single = one
             v = one
-        pj = tl.arange(0, POSITIONS * JOINED)
+        pj = tl.arange(0, T.positions * T.joined)
         n, d, h, u = anchors(
-            tile, pj, batch, FORM, JOINED_BOX, JOINED_ANCHORS, JOINED_EXTENT, CROSS
+            tile, pj, batch, T.form, T.joined_box, T.joined_anchors, T.joined_extent, T.cross
         )
-        yd = d * CLASSES[0] + cd
-        yh = h * CLASSES[1] + ch
-        yw = u * (CLASSES[2] // JOINED) + cw
-        there = (n < batch) & (d < ANCHORS[0]) & (h < ANCHORS[1]) & (u < JOINED_ANCHORS[2])
-        there &= (yd < RESULTS[0]) & (yh < RESULTS[1]) & (yw < RESULTS[2])
+        yd = d * T.classes[0] + cd
+        yh = h * T.classes[1] + ch
+        yw = u * (T.classes[2] // T.joined) + cw
+        there = (n < batch) & (d < T.anchors[0]) & (h < T.anchors[1]) & (u < T.joined_anchors[2])
+        there &= (yd < T.results[0]) & (yh < T.results[1]) & (yw < T.results[2])
         v = steps(
             v, channel, live, there, n0, tensors, numbers, 1,
-            AFTER, AFTER_AT, AFTER_SIZE, AFTER_COUNT, 0,
+            A.after.ops, A.after.at, A.after.size, A.after.count, 0, T.whole,
         )  # fmt: skip
-        if SUMMED:
+        if A.summed:
             channel = tl.arange(0, 1)
             live = channel == 0
-        if LATE != "":
-            partial = gather(v, there, LATE)
-        if EARLY != "" or LATE != "":
-            of_class = (cd * CLASSES[1] + ch) * (CLASSES[2] // JOINED) + cw
-            OF_TILE: tl.constexpr = CLASSES[0] * CLASSES[1] * (CLASSES[2] // JOINED)
-            COUNTED: tl.constexpr = 1 if SUMMED else (ALL if DEPTHWISE else GROUPS * ALL)
-            at = (tile // tiles * COUNTED + channel).to(tl.int64) * (tiles * OF_TILE)
-            put(partials + at + tile % tiles * OF_TILE + of_class, plane, partial, live)
-        if STORED:
-            target = out + channel.to(tl.int64)[:, None] * STRIDES[1]
-            if LINEAR:  # rows follow each other as results do
-                target += n0.to(tl.int64) * STRIDES[0] + place_in_sample(tile, JOINED_BOX, RESULTS)
-                target += (pj * STRIDES[4])[None, :]
-            elif WIDE:
-                place = n.to(tl.int64) * STRIDES[0] + yd.to(tl.int64) * STRIDES[2]
-                target += (place + yh.to(tl.int64) * STRIDES[3] + yw.to(tl.int64) * STRIDES[4])[None, :]
+        if A.late != "":
+            partial = gather(v, there, A.late)
+        if A.early != "" or A.late != "":
+            of_class = (cd * T.classes[1] + ch) * (T.classes[2] // T.joined) + cw
+            at = (tile // tiles * A.counted + channel).to(tl.int64) * (tiles * T.of_tile)
+            put(partials + at + tile % tiles * T.of_tile + of_class, plane, partial, live)
+        if A.stored:
+            target = out + channel.to(tl.int64)[:, None] * A.strides[1]
+            if A.linear:  # rows follow each other as results do
+                target += n0.to(tl.int64) * A.strides[0] + place_in_sample(tile, T) * A.strides[4]
+                target += (pj * A.strides[4])[None, :]
             else:
-                place = n * STRIDES[0] + yd * STRIDES[2] + yh * STRIDES[3] + yw * STRIDES[4]
-                target += place[None, :]
-            tl.store(target, narrow(v, out.dtype.element_ty), mask=live[:, None] & there[None, :])
+                if A.wide:
+                    n = n.to(tl.int64)
+                    yd = yd.to(tl.int64)
+                    yh = yh.to(tl.int64)
+                    yw = yw.to(tl.int64)
+                place = n * A.strides[0] + yd * A.strides[2] + yh * A.strides[3]
+                target += (place + yw * A.strides[4])[None, :]
+            keep = there[None, :]
+            if not (T.whole or A.summed):
+                keep = keep & live[:, None]
+            tl.store(target, narrow(v, out.dtype.element_ty), mask=keep)

@@ -47,9 +47,34 @@ def multiply_add(a, b, acc, ACC: tl.constexpr, DOT: tl.constexpr):
 
 
 @triton.jit
+def power_of_two(x):
+    """``2**x`` in one instruction; below 2**-126 it is 0."""
+    if x.dtype == tl.float32 and not INTERPRETED:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.exp2(x)
+
+
+@triton.jit
+def reciprocal(x):
+    """``1 / x`` in one instruction, to one ulp, for ``x`` of at least 1."""
+    if x.dtype == tl.float32 and not INTERPRETED:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return 1.0 / x
+
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
 def sigmoid(x):
     """``1 / (1 + exp(-x))``"""
-    return 1.0 / (1.0 + tl.exp(-x))
+    return reciprocal(1.0 + power_of_two(x * -LOG2E))
 
 
 @triton.jit

@@ -8,7 +8,15 @@ serves every kernel: a new stage is a new branch here and a line in ``lower.py``
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.kernels.numbers import larger, sigmoid, smaller, tanh
+from transfuse.backends.triton.kernels.numbers import (
+    LOG2E,
+    larger,
+    power_of_two,
+    reciprocal,
+    sigmoid,
+    smaller,
+    tanh,
+)
 
 
 @triton.jit
@@ -60,6 +68,7 @@ def steps(
     SIZE: tl.constexpr,
     COUNT: tl.constexpr,
     AXIS: tl.constexpr,
+    WHOLE: tl.constexpr = False,  # the tile has no channels but real ones
 ):
     """``v`` after all steps; ``live`` and ``valid`` tell real channels and positions from padding.
 
@@ -83,13 +92,17 @@ def steps(
         elif OPS[i] == "tanh":
             v = tanh(v)
         elif OPS[i] == "softmax":
-            if v.shape[AXIS] > 1:
+            if v.shape[AXIS] > 1 and not WHOLE:
                 v = tl.where(spread(live, AXIS), v, float("-inf"))
-            v = tl.exp(v - tl.expand_dims(tl.max(v, AXIS), AXIS))
-            v = v * tl.expand_dims(1.0 / tl.sum(v, AXIS), AXIS)
+            # A rounding of top * log2(e) is the same for all channels: it cancels.
+            top = tl.max(v, AXIS) * LOG2E
+            v = power_of_two(v * LOG2E - tl.expand_dims(top, AXIS))
+            v = v * tl.expand_dims(reciprocal(tl.sum(v, AXIS)), AXIS)
         elif OPS[i] == "sum":
             if v.shape[AXIS] > 1:
-                v = tl.expand_dims(tl.sum(tl.where(spread(live, AXIS), v, 0.0), AXIS), AXIS)
+                if not WHOLE:
+                    v = tl.where(spread(live, AXIS), v, 0.0)
+                v = tl.expand_dims(tl.sum(v, AXIS), AXIS)
         elif OPS[i] == "batch_apply":  # tensors: mean, 1/std
             v = v - operand(tensors, AT[i], channel, live, v, AXIS)
             v = v * operand(tensors, AT[i] + 1, channel, live, v, AXIS)

@@ -58,66 +58,46 @@ def anchors(
 
 
 @triton.jit
-def row_of(
-    n, d, h, w, batch, residue, FORM: tl.constexpr, EXTENT: tl.constexpr, LOW: tl.constexpr
-):
+def row_of(n, d, h, w, batch, residue, T: tl.constexpr):
     """The row of the copy that holds an input."""
-    if FORM == "batch":
-        deep = residue * EXTENT[0] + d - LOW
-        return ((deep * EXTENT[1] + h) * EXTENT[2] + w) * batch + n
+    if T.form == "batch":
+        deep = residue * T.extent[0] + d - T.low
+        return ((deep * T.extent[1] + h) * T.extent[2] + w) * batch + n
     else:
-        sample = (residue * batch + n) * EXTENT[0] + d
-        return (sample * EXTENT[1] + h) * EXTENT[2] + w
+        sample = (residue * batch + n) * T.extent[0] + d
+        return (sample * T.extent[1] + h) * T.extent[2] + w
 
 
 @triton.jit
-def load_rows(
-    x,
-    n,
-    d,
-    h,
-    w,
-    batch,
-    od,
-    oh,
-    ow,
-    channel,
-    FORM: tl.constexpr,
-    BOX: tl.constexpr,
-    EXTENT: tl.constexpr,
-    RESIDUES: tl.constexpr,
-    LOW: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    """The tile of input at an offset from the anchors that start at (n, d, h, w): [P, DEPTH]."""
-    POSITIONS: tl.constexpr = BOX[0] * BOX[1] * BOX[2] * BOX[3]
-    # Offsets may be negative: a multiple of the residues keeps division in the positive.
-    SAFE: tl.constexpr = 1 << 16
-    residue = od % 1
-    if RESIDUES[0] > 1:
-        residue = (od + SAFE * RESIDUES[0]) % RESIDUES[0]
-        od = (od + SAFE * RESIDUES[0]) // RESIDUES[0] - SAFE
-    if RESIDUES[1] > 1:
-        residue = residue * RESIDUES[1] + (oh + SAFE * RESIDUES[1]) % RESIDUES[1]
-        oh = (oh + SAFE * RESIDUES[1]) // RESIDUES[1] - SAFE
-    if RESIDUES[2] > 1:
-        residue = residue * RESIDUES[2] + (ow + SAFE * RESIDUES[2]) % RESIDUES[2]
-        ow = (ow + SAFE * RESIDUES[2]) // RESIDUES[2] - SAFE
-    if FORM == "rows":
-        row = row_of(n, d + od, h + oh, w + ow, batch, residue, FORM, EXTENT, LOW)
-        return x.load([0, 0, 0, row, channel]).reshape(POSITIONS, DEPTH)
-    elif FORM == "box":
-        return x.load([residue * batch + n, d + od, h + oh, w + ow, channel]).reshape(
-            POSITIONS, DEPTH
-        )
-    else:
-        deep = residue * EXTENT[0] + d + od - LOW
-        return x.load([deep, h + oh, w + ow, n, channel]).reshape(POSITIONS, DEPTH)
+def divided(offset, residue, AXIS: tl.constexpr, T: tl.constexpr):
+    """An offset in inputs as one in rows, and the residue with that of this axis."""
+    if T.residues[AXIS] > 1:
+        # Offsets may be negative: a multiple of the residues keeps division in the positive.
+        positive = offset + (T.residues[AXIS] << 16)
+        residue = residue * T.residues[AXIS] + positive % T.residues[AXIS]
+        offset = positive // T.residues[AXIS] - (1 << 16)
+    return offset, residue
 
 
 @triton.jit
-def place_in_sample(tile, BOX: tl.constexpr, RESULTS: tl.constexpr):
+def load_rows(x, n, d, h, w, batch, od, oh, ow, channel, T: tl.constexpr):
+    """The tile of input at an offset from the anchors that start at (n, d, h, w): [P, depth]."""
+    residue = 0
+    od, residue = divided(od, residue, 0, T)
+    oh, residue = divided(oh, residue, 1, T)
+    ow, residue = divided(ow, residue, 2, T)
+    if T.form == "rows":
+        row = row_of(n, d + od, h + oh, w + ow, batch, residue, T)
+        tile = x.load([0, 0, 0, row, channel])
+    elif T.form == "box":
+        tile = x.load([residue * batch + n, d + od, h + oh, w + ow, channel])
+    else:
+        deep = residue * T.extent[0] + d + od - T.low
+        tile = x.load([deep, h + oh, w + ow, n, channel])
+    return tile.reshape(T.positions, T.depth)
+
+
+@triton.jit
+def place_in_sample(tile, T: tl.constexpr):
     """The first result of a tile of rows that lie as results do."""
-    SAMPLE: tl.constexpr = RESULTS[0] * RESULTS[1] * RESULTS[2]
-    TILES: tl.constexpr = (SAMPLE + BOX[3] - 1) // BOX[3]
-    return tile % TILES * BOX[3]
+    return tile % T.tiles_of_sample * T.joined_box[3]
