@@ -1,0 +1,306 @@
+"""The convolution's loop written for Hopper: which problems it takes, how it is laid out.
+
+One *strip* of input rows, loaded once for each tap of depth and height and each block of
+channels, feeds every width tap of every width class: a tap is the same rows read from another
+start. See ``kernels/hopper.py``. Pure integers; nothing here imports Triton.
+"""
+
+from dataclasses import dataclass, replace
+from math import gcd, prod
+from typing import Any
+
+from transfuse.backends.triton.lattice import Lattice
+
+SHARED = 227 * 1024
+"""Bytes of shared memory one program may take."""
+
+CONSUMERS = 2
+"""Warpgroups that multiply."""
+
+MOST_TAPS = 32
+"""Width taps of all classes: they are unrolled."""
+
+Three = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the kernel knows of a problem. An entry is (first, count, slot)."""
+
+    batch: int
+    channels: int  # of the output
+    kept: int  # of the input, padded: one slot of the packed weights
+    anchors: Three
+    extent: Three  # rows along each axis
+    results: Three
+    classes: Three
+    step: Three
+    slots: Three  # taps of the kernel
+    entries: tuple[tuple[Three, ...], ...]  # by axis and class
+    cross: bool  # tiles run on from one sample into the next
+
+    @classmethod
+    def of(cls, lattice: Lattice, batch: int, channels: int, kept: int, cross: bool) -> "Geometry":
+        return cls(
+            batch=batch,
+            channels=channels,
+            kept=kept,
+            anchors=lattice.each("anchors"),
+            extent=lattice.each("pitch"),
+            results=lattice.each("results"),
+            classes=lattice.each("classes"),
+            step=lattice.each("step"),
+            slots=tuple(len(each.order) for each in lattice.lines),  # type: ignore[arg-type]
+            entries=tuple(each.entries for each in lattice.lines),
+            cross=cross,
+        )
+
+    @property
+    def joined(self) -> int:
+        """Width classes of one tile: all of them."""
+        return self.classes[2]
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Width offsets of all taps of all classes."""
+        return tuple(
+            first - t * self.step[2]
+            for first, count, _ in self.entries[2]
+            for t in range(count)
+        )
+
+    @property
+    def low(self) -> int:
+        """The first row of a strip, from a tile's first anchor."""
+        return min(self.offsets)
+
+    @property
+    def reach(self) -> int:
+        """Rows of a strip beyond one per anchor."""
+        return max(self.offsets) - self.low
+
+    @property
+    def taps(self) -> tuple[Three, ...]:
+        """Width taps as (class, row of the strip, slot), classes in turn.
+
+        Two accumulators fed in turn never wait for each other.
+        """
+        lists = [
+            [(c, first - t * self.step[2] - self.low, slot + t) for t in range(count)]
+            for c, (first, count, slot) in enumerate(self.entries[2])
+        ]
+        longest = max(len(each) for each in lists)
+        return tuple(each[t] for t in range(longest) for each in lists if t < len(each))
+
+    @property
+    def sample(self) -> int:
+        """Rows of one sample."""
+        return prod(self.extent)
+
+    def used(self) -> int:
+        """Rows of one sample from its first anchor to its last."""
+        d, h, w = self.anchors
+        return ((d - 1) * self.extent[1] + h - 1) * self.extent[2] + w
+
+    def tiles(self, positions: int) -> int:
+        """Tiles of ``positions`` anchors for one (depth, height) class."""
+        if self.cross:
+            return -(-self.batch * self.sample // positions)
+        return self.batch * self.tiles_of_sample(positions)
+
+    def tiles_of_sample(self, positions: int) -> int:
+        return -(-self.used() // positions)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a tile is laid out. ``axis`` is the one of channels."""
+
+    axis: int
+    channels: int  # of the tile: those of the packed weights
+    positions: int  # anchors of one consumer
+    depth: int  # channels of the input in one block
+    itemsize: int
+    x_stages: int
+    w_stages: int
+    halo: int  # rows of the box that completes a strip; 0: none
+    store: str = "rows"  # "tile": as the tile lies; "rows": along a row; "lines": aligned too
+    vector: int = 1  # elements of a row that one thread stores at once
+    registers: int = 240
+    stagger: int = 0  # taps the second consumer lies behind the first, at the start
+
+    @property
+    def tile(self) -> int:
+        """Anchors of one program's tile."""
+        return CONSUMERS * self.positions
+
+    @property
+    def box(self) -> int:
+        """Rows of one copy to shared memory."""
+        return min(256, self.tile)
+
+    @property
+    def strip(self) -> int:
+        return self.tile + self.halo
+
+    @property
+    def swizzle(self) -> int:
+        return self.depth * self.itemsize
+
+    @property
+    def shared(self) -> int:
+        """Bytes of the two rings: strips and weights."""
+        row = self.depth * self.itemsize
+        return row * (self.x_stages * self.strip + self.w_stages * self.channels)
+
+    def accumulators(self, geometry: Geometry) -> int:
+        """Registers of a thread that hold sums."""
+        return self.channels * self.positions * geometry.joined // 128
+
+
+@dataclass(frozen=True)
+class After:
+    """What follows the convolution, as ``kernels/steps.py`` takes it, and where results go."""
+
+    ops: tuple[str, ...] = ()
+    at: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
+    count: tuple[int, ...] = ()
+    late: str = ""  # the statistic gathered last
+    counted: int = 1  # channels it is gathered for
+    summed: bool = False  # the steps end with one channel
+    stored: bool = True
+    strides: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # of n, c, d, h, w
+    linear: bool = False  # rows follow each other as results do
+
+
+def verdict(lattice: Lattice, channels: int, itemsize: int, groups: int, window: bool) -> str:
+    """Why this loop does not serve, or nothing. ``window``: a pool follows the convolution."""
+    if groups != 1:
+        return f"{groups} groups; it takes one"
+    if window:
+        return "a window follows the convolution"
+    if lattice.width.classes > 2:
+        return f"{lattice.width.classes} width classes; it joins at most 2"
+    if channels > 128:
+        return f"{channels} output channels; one tile holds 128"
+    if itemsize not in (2, 4):
+        return "tensor cores take 16-bit types and tf32"
+    geometry = Geometry.of(lattice, 1, channels, 1, cross=True)
+    if len(geometry.taps) > MOST_TAPS:
+        return f"{len(geometry.taps)} width taps; it unrolls {MOST_TAPS}"
+    if not configs(geometry, channels, itemsize, axis=0):
+        return f"a strip with {geometry.reach} rows beyond its tile fits no shared memory"
+    return ""
+
+
+def depth_of(kept: int, itemsize: int) -> int:
+    """Channels of one block: 64 or 128 bytes, whichever wastes fewer."""
+    row = kept * itemsize
+    wide, slim = -row % 128, -row % 64
+    return (64 if row <= 64 or slim < wide else 128) // itemsize
+
+
+def halo_of(reach: int) -> int:
+    """Rows of the box that completes a strip: a power of two, whole swizzle atoms."""
+    if reach == 0:
+        return 0
+    return 1 << max(3, (reach - 1).bit_length())
+
+
+def configs(geometry: Geometry, channels: int, itemsize: int, axis: int) -> tuple[Config, ...]:
+    """Layouts that fit, the likely best first: large tiles, then deep rings."""
+    padded = 64 if channels <= 64 else 128
+    found = []
+    halo = halo_of(geometry.reach)
+    most = 128 * 128 // (padded * geometry.joined)
+    for positions in (most, most // 2):
+        if positions < 64 or positions > 256 or halo > 256:
+            continue
+        base = Config(
+            axis=axis,
+            channels=padded,
+            positions=positions,
+            depth=depth_of(geometry.kept, itemsize),
+            itemsize=itemsize,
+            x_stages=2,
+            w_stages=2,
+            halo=halo,
+        )
+        found += [
+            replace(base, x_stages=x, w_stages=w)
+            for x in (3, 2, 4)
+            for w in (8, 6, 4, 3)
+            if replace(base, x_stages=x, w_stages=w).shared <= SHARED - 24 * 1024
+        ]
+    return tuple(found)
+
+
+def store_of(geometry: Geometry, config: Config, after: After, aligned: bool) -> Config:
+    """The way to store that suits results. ``aligned``: the output begins at a line of memory."""
+    if after.summed or not after.stored:
+        return replace(config, store="tile")
+    vector = vector_of(geometry, after, config.itemsize)
+    if vector * config.itemsize < 8 and aligned and lines(geometry, config, after):
+        return replace(config, store="lines")
+    if config.axis == 0 and config.itemsize == 4 and after.linear:
+        return replace(config, store="tile")  # two neighbours of each of eight channels: whole sectors
+    return replace(config, store="rows", vector=vector)
+
+
+def lines(geometry: Geometry, config: Config, after: After) -> bool:
+    """Whether rows can be turned: two runs at most, neighbours of a pair in one thread."""
+    words = config.positions * geometry.joined * config.itemsize // 4
+    paired = config.itemsize == 4 or config.axis == 0 or geometry.joined == 2
+    short = config.positions <= geometry.extent[2] and 64 <= words <= 256
+    return after.strides[4] == 1 and paired and short
+
+
+def vector_of(geometry: Geometry, after: After, itemsize: int) -> int:
+    """Neighbours of a row that may be stored at once: all of them aligned, all valid or none."""
+    if after.strides[4] != 1:
+        return 1
+    if after.linear:
+        numbers = [geometry.sample, *after.strides[:2]]
+    else:
+        line = geometry.joined * geometry.extent[2]
+        numbers = [line, geometry.results[2], *after.strides[:4]]
+    return gcd(16 // itemsize, *numbers)
+
+
+def launch(
+    rows: Any,
+    packed: Any,
+    out: Any,
+    flag: Any,
+    epoch: int,
+    geometry: Geometry,
+    config: Config,
+    after: After,
+    tensors: tuple[Any, ...] = (),
+    numbers: tuple[float, ...] = (),
+    partials: Any = None,
+    plane: int = 0,
+    programs: int = 132,
+) -> Any:
+    """Run the kernel. ``rows``: [rows, kept]; ``packed``: [channels, slots * kept]."""
+    from triton.experimental.gluon.language import NVMMASharedLayout
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    from transfuse.backends.triton.kernels.hopper import convolve_hopper
+
+    layout = NVMMASharedLayout(config.swizzle, config.itemsize * 8, 2)
+    x, halo, w = (
+        TensorDescriptor(base, list(base.shape), list(base.stride()), [box, config.depth], layout)
+        for base, box in (
+            (rows, config.box),
+            (rows, config.halo or config.box),
+            (packed, config.channels),
+        )
+    )
+    tiles = geometry.tiles(config.tile) * geometry.classes[0] * geometry.classes[1]
+    grid = (max(1, min(programs, tiles)),)
+    return convolve_hopper[grid](
+        x, halo, w, out, flag, epoch, geometry.batch, tiles, tensors, numbers,
+        out if partials is None else partials, plane, geometry, config, after, num_warps=4,
+    )  # fmt: skip
