@@ -111,6 +111,10 @@ class Geometry:
     def tiles_of_sample(self, positions: int) -> int:
         return -(-self.used() // positions)
 
+    def tiles_of_statistic(self, positions: int, over_batch: bool) -> int:
+        """Tiles whose partials are merged: each gives one per class and consumer."""
+        return self.tiles(positions) if over_batch else self.tiles_of_sample(positions)
+
 
 @dataclass(frozen=True)
 class Config:
@@ -168,6 +172,7 @@ class After:
     count: tuple[int, ...] = ()
     late: str = ""  # the statistic gathered last
     counted: int = 1  # channels it is gathered for
+    over_batch: bool = False  # all samples share it
     summed: bool = False  # the steps end with one channel
     stored: bool = True
     strides: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # of n, c, d, h, w

@@ -48,6 +48,11 @@ def tiles_of_sample(geometry, config):
     return geometry.tiles_of_sample(config.tile)
 
 
+@gluon.constexpr_function
+def tiles_of_statistic(geometry, config, after):
+    return geometry.tiles_of_statistic(config.tile, after.over_batch)
+
+
 @gluon.jit
 def entry(G: gl.constexpr, AXIS: gl.constexpr, of_class):
     """first, count, slot of a class along an axis."""
@@ -269,7 +274,8 @@ def finish(
     if A.late != "":
         LATE: gl.constexpr = A.late
         gl.static_assert(AXIS == 0, "a statistic takes channels first")
-        TILES: gl.constexpr = tiles_of_sample(G, C)
+        # A row of partials for each (sample, channel), or for each channel of the whole batch.
+        TILES: gl.constexpr = tiles_of_statistic(G, C, A)
         OF_TILE: gl.constexpr = 2 * G.classes[0] * G.classes[1]
         at = (block // TILES * A.counted + channel).to(gl.int64) * (TILES * OF_TILE)
         at += block % TILES * OF_TILE + 2 * (cd * G.classes[1] + ch) + CONSUMER
