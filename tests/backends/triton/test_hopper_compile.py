@@ -88,7 +88,7 @@ def geometry_of(trial: Trial, itemsize: int) -> Geometry:
     return Geometry.of(lattice, trial.batch, trial.outputs, kept, trial.cross)
 
 
-def after_of(trial: Trial, geometry: Geometry) -> After:
+def after_of(trial: Trial, geometry: Geometry, itemsize: int) -> After:
     d, h, w = geometry.results
     channels = 1 if "sum" in trial.ops else trial.outputs
     at = tuple(1 if i == 2 else 0 for i in range(len(trial.ops)))
@@ -101,6 +101,7 @@ def after_of(trial: Trial, geometry: Geometry) -> After:
         counted=trial.outputs,
         summed=channels == 1,
         strides=(channels * d * h * w, d * h * w, h * w, w, 1),
+        itemsize=itemsize,
         linear=not trial.cross and geometry.classes == (1, 1, 1),
     )
 
@@ -140,7 +141,7 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     kind, trial = TRIALS[name]
     itemsize = 4 if kind == "fp32" else 2
     geometry = geometry_of(trial, itemsize)
-    after = after_of(trial, geometry)
+    after = after_of(trial, geometry, itemsize)
     config = replace(configs(geometry, trial.outputs, itemsize, trial.axis)[0], axis=trial.axis)
     config = store_of(geometry, config, after, aligned=True)
     kernel = build(kind, geometry, config, after)
@@ -158,7 +159,7 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
 def test_lines_are_stored_in_words(tmp_path: Path) -> None:
     """Rows of 129 half floats: turned in registers, then stored 4 bytes at a time."""
     geometry = geometry_of(SOFT, 2)
-    after = after_of(SOFT, geometry)
+    after = after_of(SOFT, geometry, 2)
     config = store_of(geometry, configs(geometry, 128, 2, 1)[0], after, aligned=True)
     assert config.store == "lines"
     ptx = build("fp16", geometry, config, after).asm["ptx"]

@@ -176,6 +176,7 @@ class After:
     summed: bool = False  # the steps end with one channel
     stored: bool = True
     strides: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # of n, c, d, h, w
+    itemsize: int = 4  # of a stored result
     linear: bool = False  # rows follow each other as results do
 
 
@@ -245,23 +246,23 @@ def store_of(geometry: Geometry, config: Config, after: After, aligned: bool) ->
     """The way to store that suits results. ``aligned``: the output begins at a line of memory."""
     if after.summed or not after.stored:
         return replace(config, store="tile")
-    vector = vector_of(geometry, after, config.itemsize)
-    if vector * config.itemsize < 8 and aligned and lines(geometry, config, after):
+    vector = vector_of(geometry, after)
+    if vector * after.itemsize < 8 and aligned and lines(geometry, config, after):
         return replace(config, store="lines")
-    if config.axis == 0 and config.itemsize == 4 and after.linear:
+    if config.axis == 0 and after.itemsize == 4 and after.linear:
         return replace(config, store="tile")  # two neighbours of each of eight channels: whole sectors
     return replace(config, store="rows", vector=vector)
 
 
 def lines(geometry: Geometry, config: Config, after: After) -> bool:
     """Whether rows can be turned: two runs at most, neighbours of a pair in one thread."""
-    words = config.positions * geometry.joined * config.itemsize // 4
-    paired = config.itemsize == 4 or config.axis == 0 or geometry.joined == 2
+    words = config.positions * geometry.joined * after.itemsize // 4
+    paired = after.itemsize == 4 or config.axis == 0 or geometry.joined == 2
     short = config.positions <= geometry.extent[2] and 64 <= words <= 256
     return after.strides[4] == 1 and paired and short
 
 
-def vector_of(geometry: Geometry, after: After, itemsize: int) -> int:
+def vector_of(geometry: Geometry, after: After) -> int:
     """Neighbours of a row that may be stored at once: all of them aligned, all valid or none."""
     if after.strides[4] != 1:
         return 1
@@ -270,7 +271,7 @@ def vector_of(geometry: Geometry, after: After, itemsize: int) -> int:
     else:
         line = geometry.joined * geometry.extent[2]
         numbers = [line, geometry.results[2], *after.strides[:4]]
-    return gcd(16 // itemsize, *numbers)
+    return gcd(16 // after.itemsize, *numbers)
 
 
 def launch(

@@ -268,8 +268,9 @@ def finish(
     channel, p = indices(v, C)
     live = channel < G.channels
     n0, there, _ = places(block, p, batch, cd, ch, CONSUMER, G, C, A)
+    WHOLE: gl.constexpr = G.channels == C.channels
     v = steps(
-        v, channel, live, there, n0, tensors, numbers, 1, OPS, AT, SIZE, COUNT, AXIS
+        v, channel, live, there, n0, tensors, numbers, 1, OPS, AT, SIZE, COUNT, AXIS, WHOLE
     )  # fmt: skip
     if A.late != "":
         LATE: gl.constexpr = A.late
@@ -281,10 +282,10 @@ def finish(
         at += block % TILES * OF_TILE + 2 * (cd * G.classes[1] + ch) + CONSUMER
         put(partials + at, plane, gather(v, there, LATE), live)
     if A.stored:
-        v = narrow(v, out.dtype.element_ty)
         if C.store == "lines" and not A.summed:
             write_lines(out, v, batch, block, cd, ch, CONSUMER, G, C, A)
         else:
+            v = narrow(v, out.dtype.element_ty)
             if C.store == "rows" and not A.summed:
                 ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
                 v = gl.convert_layout(v, ROWS)
@@ -404,12 +405,14 @@ def runs(
     first = yd * A.strides[2] + yh * A.strides[3] + w * G.joined
     here = (n < batch) & (yd < G.results[0]) & (yh < G.results[1])
     turn = left * G.joined
-    first_end = gl.where(here, gl.minimum(turn, G.results[2] - w * G.joined), 0)
+    ROW: gl.constexpr = C.positions * G.joined
+    end = gl.minimum(gl.minimum(turn, G.results[2] - w * G.joined), ROW)
+    first_end = gl.where(here, end, 0)
     yd = e * G.classes[0] + cd
     yh = i * G.classes[1] + ch
     second = (m - n) * A.strides[0] + yd * A.strides[2] + yh * A.strides[3] - turn
     here = (m < batch) & (yd < G.results[0]) & (yh < G.results[1])
-    second_end = gl.where(here, turn + G.results[2], 0)
+    second_end = gl.where(here, gl.minimum(turn + G.results[2], ROW), 0)
     return n, turn, first, first_end, second, second_end
 
 
@@ -424,9 +427,9 @@ def write_lines(
     stores. So each channel's row is turned until its words lie in the lanes where lines begin.
     """
     ROW: gl.constexpr = C.positions * G.joined
-    if C.itemsize == 2:
+    if A.itemsize == 2:
         WORDS: gl.constexpr = ROW // 2
-        v = paired(v, C)
+        v = paired(v, out.dtype.element_ty, C)
     else:
         WORDS: gl.constexpr = ROW
         v = v.to(gl.int32, bitcast=True)
@@ -457,7 +460,7 @@ def write_part(
             )
         write_part(out, low, n, place, FIRST, PART, WORDS, G, C, A)
         write_part(out, high, n, place, FIRST + CHANNELS // 2, PART, WORDS, G, C, A)
-    elif C.itemsize == 2:
+    elif A.itemsize == 2:
         write_pairs(out, v, n, place, FIRST, PART, WORDS, G, C, A)
     else:
         write_words(out, v, n, place, FIRST, PART, WORDS, G, C, A)
@@ -504,46 +507,61 @@ def write_pairs(
     out, v, n, place, FIRST: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr,
     G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
-    """Rows of pairs of 16-bit results. A pair that has no word of its own is stored by halves."""
+    """Rows of pairs of 16-bit results, turned by an odd number too: then pairs are made anew."""
     COUNT: gl.constexpr = WORDS // 32
     ROW: gl.constexpr = 2 * WORDS
-    HALF: gl.constexpr = out.dtype.element_ty
     turn, first, first_end, second, second_end = place
     v, t, live, row, phase = of_part(v, n, first, FIRST, PART, WORDS, G, C, A)
+    sample = n.to(gl.int64) * A.strides[0]
+    # A second run in another phase has no words of its own.
+    aligned = ((second - first) & 1) == 0
+    second_words = gl.where(aligned, second_end, 0)
+    write_ends(out + sample, v, t, live, row, place, aligned)
     by = phase & 63
     before = turned(v, by * 0 + 1, COUNT)
     shifted = (v << 16) | ((before >> 16) & 0xFFFF)
     v = turned(gl.where((by & 1) == 1, shifted, v), by >> 1, COUNT)
-    low = (2 * t - by) & (ROW - 1)
-    high = (low + 1) & (ROW - 1)
-    low_at = gl.where(low < turn, first, second) + low
-    high_at = gl.where(high < turn, first, second) + high
-    low_keep = live & (low < gl.where(low < turn, first_end, second_end))
-    high_keep = live & (high < gl.where(high < turn, first_end, second_end))
-    sample = n.to(gl.int64) * A.strides[0]
-    odd = sample.to(gl.int32) & 1
-    index = row + low_at + odd  # from an even element on
-    both = low_keep & high_keep & (high_at == low_at + 1) & ((index & 1) == 0)
+    q = (2 * t - by) & (ROW - 1)
+    in_first = q < turn
+    keep = live & (q + 1 < gl.where(in_first, first_end, second_words))
+    odd = sample.to(gl.int32) & 1  # count from an even element
+    at = row + (gl.where(in_first, first, second) + odd) + q
     words = (out + (sample - odd)).to(gl.pointer_type(gl.int32), bitcast=True)
-    gl.store(words + (index >> 1), v, mask=both)
-    out += sample
-    bottom = v.to(gl.int16).to(HALF, bitcast=True)
-    gl.store(out + (row + low_at), bottom, mask=low_keep & ~both)
-    top = (v >> 16).to(gl.int16).to(HALF, bitcast=True)
-    gl.store(out + (row + high_at), top, mask=high_keep & ~both)
+    gl.store(words + (at >> 1), v, mask=keep)
 
 
 @gluon.jit
-def paired(v, C: gl.constexpr):
-    """Neighbouring 16-bit results of a row as one word: registers only."""
+def write_ends(out, v, t, live, row, place, aligned):
+    """The first and last results of both runs, which may share a word with what is not theirs."""
+    HALF: gl.constexpr = out.dtype.element_ty
+    turn, first, first_end, second, second_end = place
+    for half in gl.static_range(2):
+        q = 2 * t + half
+        in_first = q < turn
+        start = gl.where(in_first, 0, turn)
+        end = gl.where(in_first, first_end, second_end)
+        keep = (q < end) & ((q == start) | (q == end - 1) | ~(in_first | aligned))
+        at = gl.where(in_first, first, second) + q
+        u = (v >> (16 * half)).to(gl.int16).to(HALF, bitcast=True)
+        gl.store(out + (row + at), u, mask=live & keep)
+
+
+@gluon.jit
+def paired(v, KIND: gl.constexpr, C: gl.constexpr):
+    """Neighbouring results of a row as two 16-bit halves of one word: registers only."""
     if C.axis == 0:
         low, high = gl.split(gl.reshape(v, [v.shape[0], v.shape[1] // 2, 2]))
     else:
         low, high = gl.split(
             gl.permute(gl.reshape(v, [v.shape[0] // 2, 2, v.shape[1]]), [0, 2, 1])
         )
-    low = low.to(gl.int16, bitcast=True).to(gl.int32) & 0xFFFF
-    return low | (high.to(gl.int16, bitcast=True).to(gl.int32) << 16)
+    if KIND == gl.float16:
+        CODE: gl.constexpr = "cvt.rn.f16x2.f32 $0, $2, $1;"
+    else:
+        CODE: gl.constexpr = "cvt.rn.bf16x2.f32 $0, $2, $1;"
+    return gl.inline_asm_elementwise(
+        CODE, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1
+    )
 
 
 @gluon.jit
