@@ -3,7 +3,7 @@
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from transfuse.backends.triton.hopper import (  # noqa: E402
     Config,
     Geometry,
     configs,
-    store_of,
+    scratch,
     verdict,
 )
 from transfuse.backends.triton.lattice import Lattice  # noqa: E402
@@ -76,6 +76,7 @@ TRIALS = {
         Trial(4, 32, 64, (Axis(8, 3, 2, 1, 1, 1),) * 3, cross=False, late="exponentials"),
     ),
     "ragged channels": ("fp16", Trial(3, 48, 40, (Axis(19, 3, 2, 1, 3, 1), Axis(23, 3, 1)))),
+    "weights held": ("fp16", Trial(128, 64, 128, (Axis(64, 4, 2, 1),) * 2, axis=1, ops=SOFTMAX)),
     "summed": ("bf16", Trial(2, 33, 100, (Axis(50, 4, 2),), axis=1, ops=("sum",))),
 }
 
@@ -142,8 +143,8 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     itemsize = 4 if kind == "fp32" else 2
     geometry = geometry_of(trial, itemsize)
     after = after_of(trial, geometry, itemsize)
-    config = replace(configs(geometry, trial.outputs, itemsize, trial.axis)[0], axis=trial.axis)
-    config = store_of(geometry, config, after, aligned=True)
+    config = configs(geometry, itemsize, after)[0]
+    assert config.axis == trial.axis
     kernel = build(kind, geometry, config, after)
     ptx, ttgir = kernel.asm["ptx"], kernel.asm["ttgir"]
     steps = config.depth * itemsize // 32
@@ -152,7 +153,7 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     assert "cp.async.bulk.tensor.2d.shared" in ptx
     # Operands go from shared memory to the tensor cores, never through registers.
     assert "ttg.local_load" not in ttgir
-    assert kernel.metadata.shared <= SHARED
+    assert kernel.metadata.shared <= config.shared + scratch(config, after) <= SHARED
     assert spilled(ptx, tmp_path) <= 64
 
 
@@ -160,7 +161,7 @@ def test_lines_are_stored_in_words(tmp_path: Path) -> None:
     """Rows of 129 half floats: turned in registers, then stored 4 bytes at a time."""
     geometry = geometry_of(SOFT, 2)
     after = after_of(SOFT, geometry, 2)
-    config = store_of(geometry, configs(geometry, 128, 2, 1)[0], after, aligned=True)
+    config = configs(geometry, 2, after)[0]
     assert config.store == "lines"
     ptx = build("fp16", geometry, config, after).asm["ptx"]
     assert "shfl.sync.idx.b32" in ptx

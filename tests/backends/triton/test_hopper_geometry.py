@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from transfuse.backends.triton.hopper import Config, Geometry, configs, depth_of, halo_of, verdict
+from transfuse.backends.triton.hopper import (
+    After,
+    Config,
+    Geometry,
+    configs,
+    depth_of,
+    halo_of,
+    verdict,
+)
 from transfuse.backends.triton.lattice import Lattice
 from transfuse.geometry import Axis
 
@@ -112,7 +120,7 @@ def test_layouts_fit() -> None:
     lattice = lattice_of((Axis(512, 3), Axis(512, 7)))
     geometry = Geometry.of(lattice, 8, 64, 64, False)
     for itemsize in (2, 4):
-        found = configs(geometry, 64, itemsize, 0)
+        found = configs(geometry, itemsize, After())
         assert found[0].positions == 256
         assert all(isinstance(each, Config) and each.shared <= 227 * 1024 for each in found)
         assert all(each.accumulators(geometry) <= 128 for each in found)

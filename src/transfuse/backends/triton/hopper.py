@@ -108,6 +108,11 @@ class Geometry:
             return -(-self.batch * self.sample // positions)
         return self.batch * self.tiles_of_sample(positions)
 
+    def held(self, depth: int) -> int:
+        """Blocks of weights of one (depth, height) class; 0 if classes differ in work."""
+        taps = {d[1] * h[1] for d in self.entries[0] for h in self.entries[1]}
+        return taps.pop() * -(-self.kept // depth) * len(self.taps) if len(taps) == 1 else 0
+
     def tiles_of_sample(self, positions: int) -> int:
         return -(-self.used() // positions)
 
@@ -132,6 +137,7 @@ class Config:
     vector: int = 1  # elements of a row that one thread stores at once
     registers: int = 240
     stagger: int = 0  # taps the second consumer lies behind the first, at the start
+    hold: bool = False  # the weights of one (depth, height) class stay in shared memory
 
     @property
     def tile(self) -> int:
@@ -195,7 +201,7 @@ def verdict(lattice: Lattice, channels: int, itemsize: int, groups: int, window:
     geometry = Geometry.of(lattice, 1, channels, 1, cross=True)
     if len(geometry.taps) > MOST_TAPS:
         return f"{len(geometry.taps)} width taps; it unrolls {MOST_TAPS}"
-    if not configs(geometry, channels, itemsize, axis=0):
+    if not configs(geometry, itemsize, After()):
         return f"a strip with {geometry.reach} rows beyond its tile fits no shared memory"
     return ""
 
@@ -214,32 +220,43 @@ def halo_of(reach: int) -> int:
     return 1 << max(3, (reach - 1).bit_length())
 
 
-def configs(geometry: Geometry, channels: int, itemsize: int, axis: int) -> tuple[Config, ...]:
-    """Layouts that fit, the likely best first: large tiles, then deep rings."""
-    padded = 64 if channels <= 64 else 128
-    found = []
+def axis_of(after: After) -> int:
+    """The axis of channels: last where they are summed up, so that a warp holds all of them."""
+    return 1 if {"softmax", "sum"} & set(after.ops) else 0
+
+
+def configs(
+    geometry: Geometry, itemsize: int, after: After, aligned: bool = True
+) -> tuple[Config, ...]:
+    """Layouts that fit, the likely best first: large tiles, held weights, deep rings."""
+    padded = 64 if geometry.channels <= 64 else 128
+    depth = depth_of(geometry.kept, itemsize)
     halo = halo_of(geometry.reach)
     most = 128 * 128 // (padded * geometry.joined)
+    held = geometry.held(depth)
+    rings = [(x, held, True) for x in (4, 3) if held]
+    rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 6, 4, 3)]
+    found = []
     for positions in (most, most // 2):
         if positions < 64 or positions > 256 or halo > 256:
             continue
-        base = Config(
-            axis=axis,
-            channels=padded,
-            positions=positions,
-            depth=depth_of(geometry.kept, itemsize),
-            itemsize=itemsize,
-            x_stages=2,
-            w_stages=2,
-            halo=halo,
-        )
-        found += [
-            replace(base, x_stages=x, w_stages=w)
-            for x in (3, 2, 4)
-            for w in (8, 6, 4, 3)
-            if replace(base, x_stages=x, w_stages=w).shared <= SHARED - 24 * 1024
-        ]
+        base = Config(axis_of(after), padded, positions, depth, itemsize, 2, 2, halo)
+        base = store_of(geometry, base, after, aligned)
+        for x_stages, w_stages, hold in rings:
+            config = replace(base, x_stages=x_stages, w_stages=w_stages, hold=hold)
+            if config.shared + scratch(config, after) <= SHARED:
+                found.append(config)
     return tuple(found)
+
+
+def scratch(config: Config, after: After) -> int:
+    """Bytes of shared memory that the compiler takes to change layouts, at most."""
+    wide = after.itemsize == 4
+    if config.store == "rows":
+        return (66 if wide and config.vector == 4 else 34) * 1024
+    if config.store == "lines":
+        return (34 if wide else 18) * 1024
+    return 6 * 1024
 
 
 def store_of(geometry: Geometry, config: Config, after: After, aligned: bool) -> Config:
@@ -304,7 +321,12 @@ def launch(
             (packed, config.channels),
         )
     )
+    # The first consumer must be able to run ahead that far.
+    ahead = (config.x_stages - 1) * len(geometry.taps)
+    assert config.stagger <= (ahead if config.hold else min(ahead, config.w_stages - 1))
     tiles = geometry.tiles(config.tile) * geometry.classes[0] * geometry.classes[1]
+    if config.hold:  # a program stays with its class
+        programs -= programs % (geometry.classes[0] * geometry.classes[1])
     grid = (max(1, min(programs, tiles)),)
     return convolve_hopper[grid](
         x, halo, w, out, flag, epoch, geometry.batch, tiles, tensors, numbers,

@@ -67,12 +67,13 @@ def locate(tile, G: gl.constexpr, C: gl.constexpr):
     """The block of anchors of a tile and its classes of depth and height.
 
     Neighbours in time share their anchors, so the rows they read are still in the cache and the
-    lines they both write meet there. Classes differ in work: a program meets all of them in turn.
+    lines they both write meet there. Classes differ in work: a program meets all of them in turn,
+    unless it holds the weights of one.
     """
     OF_BLOCK: gl.constexpr = G.classes[0] * G.classes[1]
     block = tile // OF_BLOCK
     turn = 0
-    if OF_BLOCK > 1:
+    if OF_BLOCK > 1 and not C.hold:
         turn = block // gl.maximum(gl.num_programs(0) // OF_BLOCK, 1)
     of_class = (tile + turn) % OF_BLOCK
     return block, of_class // G.classes[1], of_class % G.classes[1]
@@ -135,6 +136,8 @@ def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexp
     """
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     TAPS: gl.constexpr = len(G.taps)
+    if C.hold:  # those of the first tile serve all
+        tiles = gl.minimum(tiles, gl.program_id(0) + 1)
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         block, cd, ch = locate(tile, G, C)
@@ -193,8 +196,12 @@ def consume(
             mbarrier.wait(x_full.index(x_slot), (strip // C.x_stages) & 1)
             first = x_slot * C.strip + CONSUMER * C.positions
             for i in gl.static_range(TAPS):
-                w_slot = step % C.w_stages
-                mbarrier.wait(w_full.index(w_slot), (step // C.w_stages) & 1)
+                if C.hold:  # filled once: the barrier stays open
+                    w_slot = step - begun
+                    mbarrier.wait(w_full.index(w_slot), 0)
+                else:
+                    w_slot = step % C.w_stages
+                    mbarrier.wait(w_full.index(w_slot), (step // C.w_stages) & 1)
                 rows = view(strips, first + G.taps[i][1], C.positions, C, SWIZZLED)
                 if G.taps[i][0] == 0:
                     even = multiply(rows, weights.index(w_slot), even, C)
@@ -205,8 +212,9 @@ def consume(
                     even, odd = warpgroup_mma_wait(1, deps=[even, odd])
                 else:
                     even = warpgroup_mma_wait(1, deps=[even])
-                last = (step + C.w_stages - 1) % C.w_stages
-                mbarrier.arrive(w_empty.index(last), pred=step > begun)
+                if not C.hold:
+                    last = (step + C.w_stages - 1) % C.w_stages
+                    mbarrier.arrive(w_empty.index(last), pred=step > begun)
                 if i == 0:
                     last = (strip + C.x_stages - 1) % C.x_stages
                     mbarrier.arrive(x_empty.index(last), pred=s > 0)
@@ -218,13 +226,18 @@ def consume(
             even, odd = warpgroup_mma_wait(0, deps=[even, odd])
         else:
             even = warpgroup_mma_wait(0, deps=[even])
-        mbarrier.arrive(w_empty.index((step + C.w_stages - 1) % C.w_stages), pred=step > begun)
-        mbarrier.arrive(x_empty.index((strip + C.x_stages - 1) % C.x_stages), pred=step > begun)
+        if not C.hold:
+            last = (step + C.w_stages - 1) % C.w_stages
+            mbarrier.arrive(w_empty.index(last), pred=step > begun)
+        last = (strip + C.x_stages - 1) % C.x_stages
+        mbarrier.arrive(x_empty.index(last), pred=step > begun)
         if G.joined == 2:
             v = interleave(even, odd, C)
         else:
             v = even
         finish(v, out, batch, block, cd, ch, tensors, numbers, partials, plane, CONSUMER, G, C, A)
+    if C.stagger > 0 and CONSUMER == 0:
+        mbarrier.arrive(go, pred=step < C.stagger)
 
 
 @gluon.jit
