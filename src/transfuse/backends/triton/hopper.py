@@ -14,9 +14,6 @@ from transfuse.backends.triton.lattice import Lattice
 SHARED = 227 * 1024
 """Bytes of shared memory one program may take."""
 
-CONSUMERS = 2
-"""Warpgroups that multiply."""
-
 MOST_TAPS = 32
 """Width taps of all classes: they are unrolled."""
 
@@ -138,11 +135,12 @@ class Config:
     registers: int = 240
     stagger: int = 0  # taps the second consumer lies behind the first, at the start
     hold: bool = False  # the weights of one (depth, height) class stay in shared memory
+    consumers: int = 2  # warpgroups that multiply; with one, two programs share a multiprocessor
 
     @property
     def tile(self) -> int:
         """Anchors of one program's tile."""
-        return CONSUMERS * self.positions
+        return self.consumers * self.positions
 
     @property
     def box(self) -> int:
@@ -327,8 +325,10 @@ def launch(
     tiles = geometry.tiles(config.tile) * geometry.classes[0] * geometry.classes[1]
     if config.hold:  # a program stays with its class
         programs -= programs % (geometry.classes[0] * geometry.classes[1])
+    programs *= 3 - config.consumers
     grid = (max(1, min(programs, tiles)),)
     return convolve_hopper[grid](
         x, halo, w, out, flag, epoch, geometry.batch, tiles, tensors, numbers,
-        out if partials is None else partials, plane, geometry, config, after, num_warps=4,
+        out if partials is None else partials, plane, geometry, config, after,
+        num_warps=4, maxnreg=None if config.consumers == 2 else 128,
     )  # fmt: skip

@@ -290,9 +290,9 @@ def finish(
         gl.static_assert(AXIS == 0, "a statistic takes channels first")
         # A row of partials for each (sample, channel), or for each channel of the whole batch.
         TILES: gl.constexpr = tiles_of_statistic(G, C, A)
-        OF_TILE: gl.constexpr = 2 * G.classes[0] * G.classes[1]
+        OF_TILE: gl.constexpr = C.consumers * G.classes[0] * G.classes[1]
         at = (block // TILES * A.counted + channel).to(gl.int64) * (TILES * OF_TILE)
-        at += block % TILES * OF_TILE + 2 * (cd * G.classes[1] + ch) + CONSUMER
+        at += block % TILES * OF_TILE + (cd * G.classes[1] + ch) * C.consumers + CONSUMER
         put(partials + at, plane, gather(v, there, LATE), live)
     if A.stored:
         if C.store == "lines" and not A.summed:
@@ -604,21 +604,32 @@ def convolve_hopper(
     W_STAGES: gl.constexpr = C.w_stages
     for i in gl.static_range(X_STAGES):
         mbarrier.init(x_full.index(i), count=1)
-        mbarrier.init(x_empty.index(i), count=2)
+        mbarrier.init(x_empty.index(i), count=C.consumers)
     for i in gl.static_range(W_STAGES):
         mbarrier.init(w_full.index(i), count=1)
-        mbarrier.init(w_empty.index(i), count=2)
+        mbarrier.init(w_empty.index(i), count=C.consumers)
     mbarrier.init(go, count=1)
     fence_async_shared()
     rings = (strips, weights, x_full, x_empty, w_full, w_empty, go)
     rest = (out, batch, tiles, tensors, numbers, partials, plane)
-    gl.warp_specialize(
-        [
-            (consume, (rings, rest, 0, G, C, A, SWIZZLED, ACC)),
-            (consume, (rings, rest, 1, G, C, A, SWIZZLED, ACC)),
-            (feed_strips, (x, halo, strips, x_full, x_empty, tiles, G, C, SWIZZLED)),
-            (feed_weights, (w, weights, w_full, w_empty, tiles, G, C)),
-        ],
-        [4, 1, 1],
-        [C.registers, 24, 24],
-    )
+    if C.consumers == 2:
+        gl.warp_specialize(
+            [
+                (consume, (rings, rest, 0, G, C, A, SWIZZLED, ACC)),
+                (consume, (rings, rest, 1, G, C, A, SWIZZLED, ACC)),
+                (feed_strips, (x, halo, strips, x_full, x_empty, tiles, G, C, SWIZZLED)),
+                (feed_weights, (w, weights, w_full, w_empty, tiles, G, C)),
+            ],
+            [4, 1, 1],
+            [C.registers, 24, 24],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consume, (rings, rest, 0, G, C, A, SWIZZLED, ACC)),
+                (feed_strips, (x, halo, strips, x_full, x_empty, tiles, G, C, SWIZZLED)),
+                (feed_weights, (w, weights, w_full, w_empty, tiles, G, C)),
+            ],
+            [1, 1],
+            [24, 24],
+        )
