@@ -43,6 +43,12 @@ def test_on_changes_type_and_device_alone() -> None:
     assert str(case.on(dtype="bf16", device="cuda:sm90")) == (
         "n1 ci2 co3 i4x5 k3 s2 p1 bf16 cuda:sm90 scale=2"
     )
+    fast = case.on("tf32", "cuda:sm90")
+    assert str(fast) == "n1 ci2 co3 i4x5 k3 s2 p1 fp32 tf32 cuda:sm90 scale=2"
+    assert fast.on() == fast
+    assert fast.on("fp32", "cpu") == case.on("fp32")
+    with pytest.raises(ValueError, match="tf32 is for fp32 on cuda, not for fp32 on cpu"):
+        fast.on(device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -223,3 +223,13 @@ def test_exact_when_every_stage_is() -> None:
 )
 def test_prints_as_arrows(chain: Chain, text: str) -> None:
     assert str(chain) == text
+
+
+def test_chains_are_equal_where_they_compute_the_same() -> None:
+    chain = Chain(conv_transpose(1), scale(0.0), clamp(0.0, 1.0))
+    assert chain == Chain(conv_transpose(1), scale(0.0), clamp(0.0, 1.0))
+    assert hash(chain) == hash(Chain(conv_transpose(1), scale(0.0), clamp(0.0, 1.0)))
+    assert chain != Chain(conv_transpose(1), scale(-0.0), clamp(0.0, 1.0))
+    assert chain != Chain(conv_transpose(1), scale(0.0), clamp(-0.0, 1.0))
+    assert chain != Chain(conv_transpose(1), scale(0.0))
+    assert chain != chain.stages

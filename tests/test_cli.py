@@ -81,6 +81,18 @@ def test_explain_takes_any_sizes(cli):
     assert [step["name"] for step in facts["rewrites"]] == ["bounded-softmax", "fold-average"]
 
 
+def test_explain_knows_tf32(cli):
+    lines = {}
+    for words in (("cuda:sm90",), ("tf32", "cuda:sm90")):
+        _, printed, _ = cli("explain", POOL, "benchmark", *words, "--json")
+        facts = json.loads(printed)
+        lines[words] = facts["case"], facts["fused"]["flops"] > facts["fused"]["work_flops"]
+    (ieee, again), (tf32, again_in_tf32) = lines.values()
+    assert " fp32 cuda:sm90 " in ieee
+    assert " fp32 tf32 cuda:sm90 " in tf32
+    assert (again, again_in_tf32) == (False, True)
+
+
 def test_check_passes_and_says_so(cli):
     status, printed, _ = cli("check", MAX, POOL, "--random", "1", "--dtype", "fp32")
     assert status == 0
@@ -164,7 +176,8 @@ def test_env_reports_this_machine(cli):
         (("explain", MAX, "n2", "ci3", "co4", "i1x1x1", "k5"), "smaller than a window"),
         (("explain", POOL, "small", "clamp_min=2"), "clamp_min is given twice"),
         (("explain", POOL, "n2", "ci3", "co4", "i4x4x4", "k3", "a=1"), "takes pool_kernel"),
-        (("check", MAX, "--dtype", "fp8"), "known: fp32, fp64, fp16, bf16"),
+        (("check", MAX, "--dtype", "fp8"), "known: fp32, fp64, fp16, bf16, tf32"),
+        (("check", MAX, "--dtype", "tf32"), "tf32 is for fp32 on cuda, not for fp32 on cpu"),
         (("check", MAX, "--backend", "magic"), "unknown backend 'magic'; known: cpu, eager"),
         (("check", MAX, "--device", "tpu"), "device 'tpu' is not here"),
     ],

@@ -1,6 +1,10 @@
 """The way in: which backend is chosen, how a refusal reads, and what comes back."""
 
+import timeit
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,9 +12,9 @@ import torch
 from torch import Tensor
 
 import transfuse
-from transfuse import dispatch
+from transfuse import dispatch, front
 from transfuse.backends import BACKENDS, Verdict
-from transfuse.stages import sigmoid
+from transfuse.stages import scale, sigmoid
 
 X, W = torch.ones(1, 2, 3, 3), torch.ones(2, 1, 2, 2)
 
@@ -107,6 +111,49 @@ def test_an_unknown_backend_is_never_another(monkeypatch: pytest.MonkeyPatch) ->
         transfuse.conv_transpose2d(X, W)
 
 
+CALLS: dict[str, Callable[..., Tensor]] = {
+    "conv_transpose": lambda **more: transfuse.conv_transpose(X, W, **more),
+    "conv_transpose2d": lambda **more: transfuse.conv_transpose2d(X, W, **more),
+    "then": lambda **more: transfuse.conv_transpose(X, W, then=[sigmoid()], **more),
+    "operator": lambda **more: transfuse.conv_transpose_2d_square_input_asym_kernel(X, W, **more),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_precision_on_a_cpu(name: str) -> None:
+    call = CALLS[name]
+    y = call()
+    assert y.equal(call(precision="auto"))
+    assert y.equal(call(precision="ieee"))
+    out = torch.full_like(y, -77.0)
+    wrong = "^precision tf32 is for fp32 on cuda, not for fp32 on cpu$"
+    with pytest.raises(ValueError, match=wrong):
+        call(precision="tf32", out=out)
+    with pytest.raises(ValueError, match=r"^unknown precision 'fast'; known: auto, ieee, tf32$"):
+        call(precision="fast", out=out)
+    assert (out == -77.0).all()
+
+
+@pytest.mark.parametrize("set_to", ["ieee", "tf32"])
+def test_auto_follows_torch_on_cuda(set_to: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "float32_on_cuda", lambda: set_to)
+    x: Any = SimpleNamespace(is_cuda=True, dtype=torch.float32)
+    assert front._precision(x, "auto") == set_to
+    assert [front._precision(x, given) for given in ("ieee", "tf32")] == ["ieee", "tf32"]
+    for other in (SimpleNamespace(is_cuda=True, dtype=torch.float64), X):
+        assert front._precision(other, "auto") == "ieee"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_tf32_is_for_float32_alone(dtype: torch.dtype) -> None:
+    x, w = X.to(dtype), W.to(dtype)
+    assert transfuse.conv_transpose2d(x, w, precision="ieee").equal(
+        transfuse.conv_transpose2d(x, w)
+    )
+    with pytest.raises(ValueError, match="precision tf32 is for fp32 on cuda, not for"):
+        transfuse.conv_transpose2d(x, w, precision="tf32")
+
+
 @pytest.mark.parametrize("backend", [backend.name for backend in BACKENDS])
 def test_out_itself_is_returned(backend: str) -> None:
     verdict = next(each for each in BACKENDS if each.name == backend).verdict
@@ -117,3 +164,209 @@ def test_out_itself_is_returned(backend: str) -> None:
         out = torch.full_like(transfuse.conv_transpose2d(x, W), torch.nan)
         assert transfuse.conv_transpose2d(x, W, out=out, backend=backend) is out
         assert out.equal(transfuse.conv_transpose2d(x, W))
+
+
+# ---- calls that were checked before ----------------------------------------------------------
+
+SOFTMAX = transfuse.conv_transpose2d_softmax_biasadd_scaling_sigmoid
+SX, SW = torch.randn(1, 2, 3, 3), torch.randn(2, 3, 2, 2)
+B, OUT = torch.linspace(-1, 1, 3), torch.zeros(1, 3, 6, 6)
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """One entry for each call that is checked in full; nothing is remembered at first."""
+    made: list[Any] = []
+    check = front._check
+    monkeypatch.setattr(front, "_checked", {})
+    monkeypatch.setattr(front, "_check", lambda *args: made.append(args) or check(*args))
+    return made
+
+
+def softmax(*given: Any, w: Any = SW, b: Any = B, a: Any = B, **changes: Any) -> Tensor:
+    tensors = given if len(given) == 4 else (*(given or (SX,)), w, b, a)
+    return SOFTMAX(*tensors, **{"scaling_factor": 2.0, "stride": 2, **changes})
+
+
+AGAIN: dict[str, Callable[..., Tensor]] = {
+    **CALLS,
+    "operator with scalars": softmax,
+    "unbatched": lambda **more: softmax(SX[0], **more),
+    "lists": lambda **more: softmax(stride=[2, 3], **more),
+    "by keyword": lambda **more: SOFTMAX(
+        x=SX, weight=SW, conv_bias=B, add_bias=B, scaling_factor=2.0, stride=2, **more
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_the_same_call_is_checked_once(name: str, checks: list[Any]) -> None:
+    call = AGAIN[name]
+    first = call()
+    again = [call() for _ in range(3)]
+    assert len(checks) == 1
+    outs = [torch.full_like(first, torch.nan) for _ in range(3)]
+    for out in outs:
+        assert call(out=out) is out
+    assert len(checks) == 2
+    assert all(y.equal(first) for y in (*again, *outs))
+
+
+def test_a_solution_is_checked_once(checks: list[Any]) -> None:
+    call = transfuse.solution("conv-transpose-2d-square-input-asym-kernel")
+    sizes = (1, 2, 1, 3, 3, 2, 2, 1, 1, 0, 0, 0, 0, 1, 1, 1)
+    outs = [torch.full((1, 1, 4, 4), torch.nan) for _ in range(3)]
+    for out in outs:
+        call(X, W, out, *sizes)
+    assert len(checks) == 1
+    assert all(out.equal(transfuse.conv_transpose2d(X, W)) for out in outs)
+    with pytest.raises(RuntimeError, match=r"expected input of shape \[2, 2, 3, 3\]"):
+        call(X, W, outs[0], 2, *sizes[1:])
+
+
+# Each differs from the usual call in one thing that a check looks at.
+OTHER: dict[str, Callable[[], Tensor]] = {
+    "size": lambda: softmax(torch.ones(1, 2, 3, 4)),
+    "batch": lambda: softmax(torch.ones(2, 2, 3, 3)),
+    "no batch": lambda: softmax(SX[0]),
+    "kernel": lambda: softmax(w=torch.ones(2, 3, 3, 2)),
+    "operand": lambda: softmax(a=B[:, None, None]),
+    "types": lambda: softmax(*(t.double() for t in (SX, SW, B, B))),
+    "strides": lambda: softmax(SX.transpose(2, 3)),
+    "layout": lambda: softmax(SX.to(memory_format=torch.channels_last)),
+    "stride": lambda: softmax(stride=3),
+    "stride per axis": lambda: softmax(stride=(2, 2)),
+    "padding": lambda: softmax(padding=1),
+    "output_padding": lambda: softmax(output_padding=1),
+    "scalar": lambda: softmax(scaling_factor=3.0),
+    "backend": lambda: softmax(backend="eager"),
+    "gradients": lambda: softmax(SX.clone().requires_grad_()),
+    "out": lambda: softmax(out=torch.empty(1, 3, 6, 6)),
+    "strides of out": lambda: softmax(out=torch.empty(1, 3, 6, 6).transpose(2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_another_call_is_not_taken_for_it(name: str, checks: list[Any]) -> None:
+    alone = OTHER[name]()
+    front._checked.clear()
+    softmax()
+    checks.clear()
+    y = OTHER[name]()
+    assert len(checks) == 1
+    assert y.equal(alone)
+    for fact in ("shape", "dtype", "requires_grad"):
+        assert getattr(y, fact) == getattr(alone, fact)
+    assert y.stride() == alone.stride()
+
+
+def test_zeros_have_signs() -> None:
+    """0.0 and -0.0 are equal, and so would be the keys that hold them."""
+    for call in (
+        lambda factor: transfuse.conv_transpose(X, W, then=[scale(factor)], backend="cpu"),
+        lambda factor: transfuse.conv_transpose(X, W, then=[scale(factor)], backend="eager"),
+    ):
+        for factor in (0.0, -0.0, 0.0):
+            assert (call(factor).signbit() == (str(factor) == "-0.0")).all()
+
+
+EXPANDED, LEARNT = OUT[0, 0].expand(1, 3, 6, 6), SX.clone().requires_grad_()
+BAD: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
+    "True": (TypeError, "stride must be an integer, not bool", lambda: softmax(stride=True)),
+    "float": (TypeError, "stride must be an integer, not float", lambda: softmax(stride=2.0)),
+    "floats": (TypeError, "stride must be an integer", lambda: softmax(stride=(2, 2.0))),
+    "scalar": (TypeError, "must be a real number", lambda: softmax(scaling_factor=True)),
+    "text": (TypeError, "must be a real number", lambda: softmax(scaling_factor="2.0")),
+    "no tensor": (TypeError, "input must be a torch.Tensor", lambda: softmax(SX.numpy())),
+    "None": (TypeError, "conv_bias must be a torch.Tensor", lambda: softmax(b=None)),
+    "type": (RuntimeError, "must have the same type", lambda: softmax(a=B.double())),
+    "sparse": (RuntimeError, "must be a dense tensor", lambda: softmax(a=B.to_sparse())),
+    "shape": (RuntimeError, "to hold one value for each", lambda: softmax(a=torch.ones(4))),
+    "keyword": (TypeError, "unexpected keyword argument", lambda: softmax(strides=2)),
+    "twice": (TypeError, "multiple values for argument", lambda: softmax(x=SX)),
+    "too many": (TypeError, "too many positional", lambda: SOFTMAX(SX, SW, B, B, 2.0)),
+    "too few": (TypeError, "missing a required", lambda: SOFTMAX(SX, SW, B, B, stride=2)),
+    "backend": (ValueError, "unknown backend", lambda: softmax(backend="swift")),
+    "precision": (ValueError, "unknown precision", lambda: softmax(precision="fast")),
+    "out": (RuntimeError, "expected output of shape", lambda: softmax(out=torch.ones(1, 3, 6, 7))),
+    "out's type": (RuntimeError, "of type", lambda: softmax(out=OUT.double())),
+    "expanded": (RuntimeError, "two elements in one place", lambda: softmax(out=EXPANDED)),
+    "gradients": (RuntimeError, "automatic differentiation", lambda: softmax(LEARNT, out=OUT)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_call_raises_after_a_good_one(name: str, checks: list[Any]) -> None:
+    error, says, call = BAD[name]
+    softmax()
+    softmax(out=OUT)
+    for _ in range(2):
+        with pytest.raises(error, match=says):
+            call()
+
+
+def test_an_output_that_shares_memory_is_seen_every_time(checks: list[Any]) -> None:
+    memory = torch.zeros(200)
+    x, out = memory[:18].view(1, 2, 3, 3), memory[18:126].view(1, 3, 6, 6)
+    x.copy_(SX)
+    right = softmax()
+    for _ in range(3):
+        assert softmax(x, out=out).equal(right)
+    checks.clear()
+    shared = memory[17:125].view(1, 3, 6, 6)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="output shares memory with input"):
+            softmax(x, out=shared)
+        with pytest.raises(RuntimeError, match="output shares memory with add_bias"):
+            softmax(a=shared.view(-1)[-3:], out=shared)
+    # They interleave, and share nothing.
+    wide = torch.zeros(1, 3, 6, 12)
+    assert softmax(wide[:, :2, ::2, 1:6:2].copy_(SX), out=wide[..., ::2]).equal(right)
+    assert not any(args[5] is shared for args in checks), "seen without the other checks"
+
+
+def test_what_is_remembered_is_bounded(checks: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "MOST", 3)
+    for width in range(3, 12):
+        softmax(torch.ones(1, 2, 3, width))
+        assert len(front._checked) <= 3
+    assert len(checks) == 9
+
+
+def test_the_environment_is_asked_each_time(
+    checks: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    softmax()
+    monkeypatch.setenv("TRANSFUSE_BACKEND", "swift")
+    with pytest.raises(ValueError, match="unknown backend 'swift'"):
+        softmax()
+    monkeypatch.setenv("TRANSFUSE_BACKEND", "eager")
+    softmax()
+    assert [each.backend.name for each in front._checked.values()][-1] == "eager"
+
+
+def test_gradients_may_be_switched_off(checks: list[Any]) -> None:
+    x = SX.clone().requires_grad_()
+    assert softmax(x).requires_grad
+    with torch.no_grad():
+        assert not softmax(x).requires_grad
+    assert softmax(x).requires_grad
+    assert len(checks) == 2
+
+
+def test_overhead_of_a_repeated_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 microseconds on an idle machine; four times that at the worst of a busy one."""
+
+    class Nothing:
+        name, differentiable = "nothing", False
+
+        def verdict(self, *_: Any) -> Verdict:
+            return Verdict()
+
+        def run(self, *args: Any) -> Any:
+            return args[-1]
+
+    monkeypatch.setattr(dispatch, "BACKENDS", (Nothing(),))
+    for out in (None, OUT):
+        least = min(timeit.repeat(partial(softmax, out=out), number=200, repeat=10)) / 200
+        assert least < 4 * 12e-6

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transfuse.problem import DTYPES, LAYOUTS, Problem, Shape
+from transfuse.problem import DTYPES, LAYOUTS, PRECISIONS, Problem, Shape, arithmetics
 
 LEGAL = Problem.parse("n2 ci4 co6 i5x7 k3x2 s2 p1 d1x2 op1x0 g2")
 
@@ -24,6 +24,9 @@ def problems(draw: st.DrawFn) -> Problem:
 
     stride, dilation = draw(per_axis(1)), draw(per_axis(1))
     bounds = [max(s, d) - 1 for s, d in zip(stride, dilation, strict=True)]
+    dtype = draw(st.sampled_from(DTYPES))
+    device = draw(st.sampled_from(["cpu", "cuda:sm90", "cuda:sm120", "meta", "mps", "xpu"]))
+    tf32 = dtype == "fp32" and device.startswith("cuda")
     return Problem(
         batch=draw(st.integers(0, 10**4)),
         in_channels=groups * draw(st.integers(1, 1000)),
@@ -35,9 +38,10 @@ def problems(draw: st.DrawFn) -> Problem:
         dilation=dilation,
         output_padding=tuple(draw(st.integers(0, bound)) for bound in bounds),
         groups=groups,
-        dtype=draw(st.sampled_from(DTYPES)),
+        dtype=dtype,
         layout=draw(st.sampled_from(LAYOUTS)),
-        device=draw(st.sampled_from(["cpu", "cuda:sm90", "cuda:sm120", "meta", "mps", "xpu"])),
+        device=device,
+        precision=draw(st.sampled_from(PRECISIONS)) if tf32 else "ieee",
     )
 
 
@@ -54,6 +58,7 @@ def test_prints_and_parses_back(problem: Problem) -> None:
     "line",
     [
         "n8 ci64 co64 i512x512 k3x7 s1 p0 fp32 cuda:sm90",
+        "n8 ci64 co64 i512x512 k3x7 s1 p0 fp32 tf32 channels_last cuda:sm90",
         "n0 ci1 co1 i1 k1 s1 p0 fp64 cpu",
         "n3 ci15 co20 i7x11 k2x4 s3x1 p0x1 d1x3 op2x0 g5 bf16 channels_last meta",
     ],
@@ -104,6 +109,9 @@ MALFORMED = {
     "n1 ci2 co3 i4 k3 fp32 fp16": "dtype is given twice",
     "n1 ci2 co3 i4 k3 cpu cuda:sm90": "device is given twice",
     "n1 ci2 co3 i4 k3 strided strided": "layout is given twice",
+    "n1 ci2 co3 i4 k3 cuda tf32 tf32": "precision is given twice",
+    "n1 ci2 co3 i4 k3 tf32": "precision tf32 is for fp32 on cuda, not for fp32 on cpu",
+    "n1 ci2 co3 i4 k3 bf16 tf32 cuda:sm90": "tf32 is for fp32 on cuda, not for bf16 on cuda:sm90",
 }
 
 
@@ -145,9 +153,9 @@ def test_illegal_value(field: str, value: object, message: str) -> None:
         replace(LEGAL, **{field: value})
 
 
-@pytest.mark.parametrize("field", ["dtype", "layout"])
+@pytest.mark.parametrize("field", ["dtype", "layout", "precision"])
 def test_unknown_name(field: str) -> None:
-    known = {"dtype": DTYPES, "layout": LAYOUTS}[field]
+    known = {"dtype": DTYPES, "layout": LAYOUTS, "precision": PRECISIONS}[field]
     with pytest.raises(ValueError, match=f"unknown {field} 'int8'; known: {', '.join(known)}"):
         replace(LEGAL, **{field: "int8"})
 
@@ -228,3 +236,12 @@ def test_flops_count_every_multiply_add_twice(line: str) -> None:
     assert problem.flops() == 2 * multiply_adds(problem, full)
     part = tuple((extent + 1) // 2 for extent in full)
     assert problem.flops(part) == 2 * multiply_adds(problem, part)
+
+
+def test_tf32_is_an_arithmetic_of_cuda_alone() -> None:
+    line = "n1 ci2 co3 i4 k3 fp32 {} cuda:sm90"
+    assert Problem.parse(line.format("")).arithmetic == "fp32"
+    assert Problem.parse(line.format("tf32")).arithmetic == "tf32"
+    assert Problem.parse(line.format("tf32")).dtype == "fp32"
+    assert arithmetics("cpu") == DTYPES
+    assert arithmetics("cuda:sm90") == (*DTYPES, "tf32")

@@ -29,10 +29,12 @@ class Case:
         return cls(Problem.parse(" ".join(w for w in words if "=" not in w)), scalars)
 
     def on(self, dtype: str | None = None, device: str | None = None) -> "Case":
-        """The same case with another element type or on another device."""
-        changes = {"dtype": dtype, "device": device}
-        changed = {key: value for key, value in changes.items() if value is not None}
-        return Case(replace(self.problem, **changed), self.scalars)  # type: ignore[arg-type]
+        """The same case with another element type (or in tf32), or on another device."""
+        wanted = dtype or self.problem.arithmetic
+        stored, precision = ("fp32", "tf32") if wanted == "tf32" else (wanted, "ieee")
+        device = device or self.problem.device
+        problem = replace(self.problem, dtype=stored, device=device, precision=precision)
+        return Case(problem, self.scalars)
 
     def __str__(self) -> str:
         return " ".join([str(self.problem), *(f"{k}={_text(v)}" for k, v in self.scalars.items())])

@@ -84,13 +84,13 @@ def check_all(
 
 
 def cases(
-    operator: Operator, random: int, seed: int, dtypes: tuple[str, ...], device: str
+    operator: Operator, random: int, seed: int, arithmetics: tuple[str, ...], device: str
 ) -> list[Case]:
-    """The small named cases and ``random`` drawn ones, each in every element type."""
+    """The small named cases and ``random`` drawn ones, each in every arithmetic."""
     draw = Random(f"{operator.slug} {seed}")
     drawn = [operator.case(name) for name in NAMED if name in operator.cases]
     drawn += [random_case(operator, draw) for _ in range(random)]
-    return [case.on(dtype, device) for case in drawn for dtype in dtypes]
+    return [case.on(each, device) for case in drawn for each in arithmetics]
 
 
 def random_case(operator: Operator, draw: Random) -> Case:

@@ -1,7 +1,8 @@
 """Which backend runs a chain: the first that says yes, or the one asked for, or an error."""
 
 from transfuse import settings
-from transfuse.backends import BACKENDS, Backend, Verdict
+from transfuse.backends import BACKENDS as BACKENDS
+from transfuse.backends import Backend, Verdict
 from transfuse.chain import Chain
 from transfuse.errors import UnsupportedError
 from transfuse.problem import Problem

@@ -42,3 +42,13 @@ ELEMENTS = {
 }
 
 BY_DTYPE = {element.dtype: element for element in ELEMENTS.values()}
+
+
+def float32_on_cuda() -> str:
+    """How torch is set to multiply float32 in a convolution on CUDA: ``ieee`` or ``tf32``.
+
+    What ``torch.backends.cudnn.allow_tf32`` sets is seen here too; to read that one raises an error
+    where a program has used both of torch's ways to set it.
+    """
+    setting = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
+    return "tf32" if setting == "tf32" else "ieee"

@@ -1,25 +1,30 @@
 """The way in: tensors are checked against the problem, a backend is chosen, and it runs.
 
-Every check comes before anything is written. Exceptions are torch's for the same mistake.
+Every check comes before anything is written. Exceptions are torch's for the same mistake. A call
+that passed is remembered by all that its checks looked at, and its like is not checked again.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain as concat
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transfuse import dispatch, settings
+from transfuse.backends import Backend
 from transfuse.chain import Chain
-from transfuse.dispatch import choose
-from transfuse.elements import BY_DTYPE, ELEMENTS
+from transfuse.elements import BY_DTYPE, ELEMENTS, float32_on_cuda
 from transfuse.geometry import integer, per_axis
 from transfuse.problem import AXES, Problem, Shape
+from transfuse.stages import Number
 from transfuse.stages.whole import BatchNorm
 
 Size = int | Sequence[int]
+Precision = Literal["auto", "ieee", "tf32"]
+"""How float32 is multiplied; ``auto``: on CUDA as torch's convolutions are set to, else ieee."""
 
 
 def call(
@@ -28,6 +33,7 @@ def call(
     weight: Tensor,
     operands: Mapping[str, Tensor],
     *,
+    scalars: Mapping[str, Number] | None = None,
     stride: Size = 1,
     padding: Size = 0,
     output_padding: Size = 0,
@@ -35,8 +41,45 @@ def call(
     groups: int = 1,
     out: Tensor | None = None,
     backend: str | None = None,
+    precision: Precision = "auto",
 ) -> Tensor:
-    """A torch-style call: sizes come from the tensors, and x may lack the batch axis."""
+    """A torch-style call: sizes come from the tensors, and x may lack the batch axis.
+
+    ``scalars`` are the numbers of a chain that names some.
+    """
+
+    def prepare() -> tuple[Chain, Problem]:
+        bound = chain.bind(scalars) if scalars else chain
+        options = {
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "output_padding": output_padding,
+        }
+        return bound, _sized(bound, x, weight, operands, out, options, groups, precision)
+
+    named = scalars or {}
+    exact = exactly(stride, padding, output_padding, dilation, groups, *named.values())
+    unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
+    what = exact and (chain, exact, tuple(named), unbatched, precision)
+    if not unbatched:
+        return compute(what, prepare, x, weight, operands, out, backend)
+    batched = out.unsqueeze(0) if isinstance(out, Tensor) else out
+    y = compute(what, prepare, x.unsqueeze(0), weight, operands, batched, backend)
+    return y.squeeze(0) if out is None else out
+
+
+def _sized(
+    chain: Chain,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None,
+    options: Mapping[str, Size],
+    groups: int,
+    precision: str,
+) -> Problem:
+    """The problem that tensors and options make."""
     for name, tensor in {"input": x, "weight": weight, **operands}.items():
         _tensor(name, tensor)
     rank = chain.conv.rank
@@ -65,33 +108,25 @@ def call(
     if chain.conv.either_kernel:
         channels = next(iter(operands.values())).numel()
         groups = kernel_groups(weight, channels, groups)
-    problem = _problem(
+    problem = Problem(
         batch=x.shape[0],
         in_channels=x.shape[1],
         out_channels=weight.shape[1] * groups,
         spatial=tuple(x.shape[2:]),
         kernel=tuple(weight.shape[2:]),
-        stride=per_axis("stride", stride, rank),
-        padding=per_axis("padding", padding, rank),
-        dilation=per_axis("dilation", dilation, rank),
-        output_padding=per_axis("output_padding", output_padding, rank),
+        stride=per_axis("stride", options["stride"], rank),
+        padding=per_axis("padding", options["padding"], rank),
+        dilation=per_axis("dilation", options["dilation"], rank),
+        output_padding=per_axis("output_padding", options["output_padding"], rank),
         groups=groups,
-        **describe(x),
+        **describe(x, precision),
     )
-    if out is None or batched:
-        y = run(chain, problem, x, weight, operands, out, backend)
-        return y if batched else y.squeeze(0)
-    if _tensor("out", out).dim() != rank + 1:
+    if not batched and out is not None and _tensor("out", out).dim() != rank + 1:
         raise RuntimeError(
             f"expected output of {rank + 1} axes, unbatched like the input, "
             f"but got {list(out.shape)}"
         )
-    run(chain, problem, x, weight, operands, out.unsqueeze(0), backend)
-    return out
-
-
-_problem = lru_cache(maxsize=4096)(Problem)
-"""The same sizes and options make the same Problem: built and validated once."""
+    return problem
 
 
 def kernel_groups(weight: Tensor, out_channels: int, groups: int) -> int:
@@ -119,6 +154,102 @@ def run(
     backend: str | None = None,
 ) -> Tensor:
     """Check the tensors of a batched call against its problem, then compute the chain."""
+    given = (chain, problem)
+    return compute(given, lambda: given, x, weight, operands, out, backend)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A call that passed every check; ``spans``: the bytes from each tensor's first to its end."""
+
+    chain: Chain
+    problem: Problem
+    backend: Backend
+    spans: tuple[int, ...]
+
+
+_checked: dict[Hashable, Checked] = {}
+"""Calls by everything their checks looked at. The same again needs no check: it would pass."""
+MOST = 4096
+"""Calls kept; one more, and all are forgotten."""
+
+
+def compute(
+    what: Hashable,
+    prepare: Callable[[], tuple[Chain, Problem]],
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None,
+    backend: str | None,
+) -> Tensor:
+    """Check a batched call, unless the same one has passed before, then run it.
+
+    ``what`` stands for all that ``prepare`` looks at beside the tensors; empty, and the call is
+    checked every time. So is, whatever came before, that the output shares no memory with inputs.
+    """
+    tensors = (x, weight, *operands.values())
+    key = what and _seen(what, tensors, out, tuple(operands), backend)
+    try:
+        found = _checked.get(key) if key else None
+    except TypeError:  # not hashable
+        key = found = None
+    if found is None:
+        chain, problem = prepare()
+        found = _check(chain, problem, x, weight, operands, out, backend)
+        if key:
+            if len(_checked) >= MOST:
+                _checked.clear()
+            _checked[key] = found
+    if out is not None:
+        _apart(out, tensors, found.spans, operands)
+    return found.backend.run(found.chain, found.problem, x, weight, operands, out)
+
+
+def exactly(*numbers: object) -> str:
+    """Numbers as text, the same for the same numbers alone; empty where they are not all plain.
+
+    As keys, 1 and 1.0 and True would be the same, and so would 0.0 and -0.0.
+    """
+    kinds = {*map(type, numbers)}
+    if not kinds <= _PLAIN:
+        lists = (each for each in numbers if type(each) in _LISTS)
+        kinds = (kinds - _LISTS).union(map(type, concat(*lists)))  # type: ignore[arg-type]
+    return repr(numbers) if kinds <= _PLAIN else ""
+
+
+_PLAIN = {int, float}
+_LISTS = {list, tuple}
+
+
+def _seen(
+    what: Hashable,
+    tensors: Sequence[Tensor],
+    out: Tensor | None,
+    names: tuple[str, ...],
+    backend: str | None,
+) -> Hashable:
+    """Everything the checks look at, and the choice of a backend; None for what is no tensor."""
+    wanted = backend or settings.backend()
+    facts = [what, names, wanted, dispatch.BACKENDS, torch.is_grad_enabled()]
+    for tensor in tensors if out is None else (*tensors, out):
+        if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+            return None
+        facts += tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
+    if tensors[0].is_cuda:
+        facts.append(float32_on_cuda())
+    return tuple(facts)
+
+
+def _check(
+    chain: Chain,
+    problem: Problem,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None,
+    backend: str | None,
+) -> Checked:
     result = chain.shapes(problem)[-1]
     named = {"input": x, "weight": weight, **operands}
     _same_type_and_place(named)
@@ -131,13 +262,28 @@ def run(
     if out is not None:
         _writable(out, result, named)
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in named.values())
-    chosen = choose(chain, problem, backend, gradients)
-    return chosen.run(chain, problem, x, weight, operands, out)
+    chosen = dispatch.choose(chain, problem, backend, gradients)
+    spans = tuple(map(_span, named.values() if out is None else (*named.values(), out)))
+    return Checked(chain, problem, chosen, spans)
 
 
-def describe(x: Tensor) -> dict[str, Any]:
-    """The part of a Problem that a tensor tells: element type, layout, device."""
-    return {"dtype": element(x, "input"), "layout": _layout(x), "device": _device(x.device)}
+def describe(x: Tensor, precision: str = "auto") -> dict[str, Any]:
+    """The part of a Problem that a tensor tells: element type, layout, device, precision."""
+    return {
+        "dtype": element(x, "input"),
+        "layout": _layout(x),
+        "device": _device(x.device),
+        "precision": _precision(x, precision),
+    }
+
+
+def _precision(x: Tensor, wanted: str) -> str:
+    if wanted not in get_args(Precision):
+        known = ", ".join(get_args(Precision))
+        raise ValueError(f"unknown precision {wanted!r}; known: {known}")
+    if wanted != "auto":
+        return wanted
+    return float32_on_cuda() if x.is_cuda and x.dtype == torch.float32 else "ieee"
 
 
 def element(tensor: Tensor, name: str) -> str:
@@ -224,9 +370,6 @@ def _writable(out: Tensor, shape: Shape, inputs: Mapping[str, Tensor]) -> None:
             f"output of strides {list(out.stride())} may hold two elements in one place; "
             "pass a tensor of its own memory"
         )
-    for name, tensor in inputs.items():
-        if _share_memory(out, tensor):
-            raise RuntimeError(f"output shares memory with {name}; pass a tensor of its own memory")
 
 
 def _may_overlap_itself(out: Tensor) -> bool:
@@ -238,6 +381,26 @@ def _may_overlap_itself(out: Tensor) -> bool:
                 return True
             reach += stride * (size - 1)
     return False
+
+
+def _span(tensor: Tensor) -> int:
+    if not tensor.numel():
+        return 0
+    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (reach + 1) * tensor.element_size()
+
+
+def _apart(
+    out: Tensor, tensors: Sequence[Tensor], spans: Sequence[int], names: Iterable[str]
+) -> None:
+    """Refuse an output that shares memory with an input; spans that do not meet need no search."""
+    first = out.data_ptr()
+    end = first + spans[-1]
+    for i, tensor in enumerate(tensors):
+        start = tensor.data_ptr()
+        if start < end and first < start + spans[i] and _share_memory(out, tensor):
+            name = ("input", "weight", *names)[i]
+            raise RuntimeError(f"output shares memory with {name}; pass a tensor of its own memory")
 
 
 def _share_memory(a: Tensor, b: Tensor) -> bool:

@@ -1,11 +1,12 @@
 """Transposed convolutions as functions: torch's own three, and any chain around one."""
 
 from collections.abc import Sequence
+from functools import cache
 
 from torch import Tensor
 
 from transfuse.chain import Chain
-from transfuse.front import Size, call
+from transfuse.front import Precision, Size, call
 from transfuse.stages import ConvTranspose, Stage
 
 
@@ -23,16 +24,18 @@ def conv_transpose(
     then: Sequence[Stage] = (),
     out: Tensor | None = None,
     backend: str | None = None,
+    precision: Precision = "auto",
 ) -> Tensor:
     """``then(conv_transpose(before(x), weight) + bias)``, as few kernels as a backend can make it.
 
-    The rank is the weight's. ``before`` and ``then`` are stages from ``transfuse.stages``::
+    The rank is the weight's. ``precision`` says how float32 is multiplied on CUDA: ``ieee``,
+    ``tf32``, or as torch is set to. ``before`` and ``then`` are stages from ``transfuse.stages``::
 
         conv_transpose(x, w, b, stride=2, then=[sigmoid(), group_norm(8, gw, gb)])
     """
     return _convolve(
         None, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
-        before, then,
+        precision, before, then,
     )  # fmt: skip
 
 
@@ -48,11 +51,13 @@ def conv_transpose1d(
     *,
     out: Tensor | None = None,
     backend: str | None = None,
+    precision: Precision = "auto",
 ) -> Tensor:
     """``torch.nn.functional.conv_transpose1d``: x (N, Ci, W) or (Ci, W)."""
     return _convolve(
-        1, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend
-    )
+        1, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
+        precision,
+    )  # fmt: skip
 
 
 def conv_transpose2d(
@@ -67,11 +72,13 @@ def conv_transpose2d(
     *,
     out: Tensor | None = None,
     backend: str | None = None,
+    precision: Precision = "auto",
 ) -> Tensor:
     """``torch.nn.functional.conv_transpose2d``: x (N, Ci, H, W) or (Ci, H, W)."""
     return _convolve(
-        2, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend
-    )
+        2, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
+        precision,
+    )  # fmt: skip
 
 
 def conv_transpose3d(
@@ -86,11 +93,21 @@ def conv_transpose3d(
     *,
     out: Tensor | None = None,
     backend: str | None = None,
+    precision: Precision = "auto",
 ) -> Tensor:
     """``torch.nn.functional.conv_transpose3d``: x (N, Ci, D, H, W) or (Ci, D, H, W)."""
     return _convolve(
-        3, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend
-    )
+        3, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
+        precision,
+    )  # fmt: skip
+
+
+BIAS = "conv_transpose0.bias"
+
+
+@cache
+def _plain(rank: int, bias: bool) -> Chain:
+    return Chain(ConvTranspose(rank, BIAS if bias else None))
 
 
 def _convolve(
@@ -105,6 +122,7 @@ def _convolve(
     dilation: Size,
     out: Tensor | None,
     backend: str | None,
+    precision: Precision,
     before: Sequence[Stage] = (),
     then: Sequence[Stage] = (),
 ) -> Tensor:
@@ -118,7 +136,10 @@ def _convolve(
                 f"conv_transpose: expected a weight of 3, 4 or 5 axes (Ci, Co/groups, spatial "
                 f"axes), but got {list(weight.shape)}"
             )
-    chain, operands = Chain(*before, ConvTranspose(rank, bias), *then).lift()
+    if before or then:
+        chain, operands = Chain(*before, ConvTranspose(rank, bias), *then).lift()
+    else:
+        chain, operands = _plain(rank, bias is not None), {} if bias is None else {BIAS: bias}
     return call(
         chain,
         x,
@@ -131,4 +152,5 @@ def _convolve(
         groups=groups,
         out=out,
         backend=backend,
+        precision=precision,
     )

@@ -10,6 +10,7 @@ in bytes. Bytes are those of the tensors that must come from or go to memory.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from transfuse.chain import Chain
@@ -24,18 +25,20 @@ class Machine:
     """Rates by which a plan decides between storing and recomputing."""
 
     bandwidth: float  # bytes per second
-    flops: dict[str, float]  # per second, by element type
+    flops: dict[str, float]  # per second, by arithmetic
     on_chip: int  # bytes that one program can hold
 
-    def seconds(self, dtype: str, flops: int, traffic: int) -> float:
-        return flops / self.flops[dtype] + traffic / self.bandwidth
+    def seconds(self, arithmetic: str, flops: int, traffic: int) -> float:
+        return flops / self.flops[arithmetic] + traffic / self.bandwidth
 
 
-# Measured: an H200 (copy, cuBLAS 8192^3; fp32 is tf32, fp64 is assumed as fast as ieee fp32), and
-# two AVX2 cores (copy, sgemm). Only their ratios steer a plan, and only where a cut lies close.
+# Measured: an H200 (copy, cuBLAS 8192^3; fp64 is assumed as fast as fp32), and two AVX2 cores
+# (copy, sgemm). Only their ratios steer a plan, and only where a cut lies close.
 MACHINES = {
     "cuda": Machine(
-        4.28e12, {"fp32": 357e12, "fp16": 656e12, "bf16": 679e12, "fp64": 51e12}, 227_000
+        4.28e12,
+        {"fp32": 51e12, "tf32": 357e12, "fp16": 656e12, "bf16": 679e12, "fp64": 51e12},
+        227_000,
     ),
     "cpu": Machine(2e10, {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9}, 512_000),
 }
@@ -203,8 +206,8 @@ class _Fusion:
         """End the pass before stage ``i`` applies its statistic, and store or recompute."""
         store = 2 * self.costs.tensor(i)
         again = self.costs.reads(self.start)
-        cost = self.machine.seconds
-        if cost(self.problem.dtype, self._flops(), again) < cost(self.problem.dtype, 0, store):
+        cost = partial(self.machine.seconds, self.problem.arithmetic)
+        if cost(self._flops(), again) < cost(0, store):
             self._pass(i, writes=0, note=" · keep only the statistic")
             self.recomputed.append(i)
         else:

@@ -15,6 +15,7 @@ from transfuse.geometry import Axis
 
 DTYPES = ("fp32", "fp64", "fp16", "bf16")
 LAYOUTS = ("contiguous", "channels_last", "strided")
+PRECISIONS = ("ieee", "tf32")
 AXES = {1: ("width",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
 
@@ -41,8 +42,10 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes and options of a transposed convolution, element type, layout and device.
+    """Sizes and options of a transposed convolution, element type, layout, device and precision.
 
+    ``precision`` says how float32 is multiplied: ``ieee``, or on CUDA ``tf32``, with 10 bits of
+    each factor. The other element types have one arithmetic each, and it stays ``ieee``.
     ``spatial`` is the size of the tensor the caller hands in; where pooling comes first, the
     convolution's own size is ``chain.core(problem).spatial``. Illegal values raise when the
     Problem is built, with torch's exception type and the numbers in the message.
@@ -61,6 +64,12 @@ class Problem:
     dtype: str = "fp32"
     layout: str = "contiguous"
     device: str = "cpu"
+    precision: str = "ieee"
+
+    @property
+    def arithmetic(self) -> str:
+        """What is multiplied: the element type, or ``tf32``."""
+        return "tf32" if self.precision == "tf32" else self.dtype
 
     @property
     def rank(self) -> int:
@@ -122,6 +131,8 @@ class Problem:
         if self.groups != 1:
             tokens.append(f"g{self.groups}")
         tokens.append(self.dtype)
+        if self.precision != "ieee":
+            tokens.append(self.precision)
         if self.layout != "contiguous":
             tokens.append(self.layout)
         tokens.append(self.device)
@@ -159,7 +170,18 @@ class Problem:
             fields.get("dtype", "fp32"),
             fields.get("layout", "contiguous"),
             fields.get("device", "cpu"),
+            fields.get("precision", "ieee"),
         )
+
+
+def arithmetics(device: str) -> tuple[str, ...]:
+    """The arithmetics of a device by name: the element types, and on CUDA ``tf32``."""
+    return (*DTYPES, "tf32") if on_cuda(device) else DTYPES
+
+
+def on_cuda(device: str) -> bool:
+    """Whether a device's name is that of a CUDA one, such as ``cuda:sm90``."""
+    return device.partition(":")[0] == "cuda"
 
 
 _NUMBER = re.compile(r"(n|ci|co|g|i|k|s|p|d|op)(\d+(?:x\d+)*)")
@@ -178,6 +200,8 @@ def _tokens(line: str) -> dict[str, Any]:
             value: Any = values[0] if key in _SINGLE else values
         elif token in DTYPES:
             key, value = "dtype", token
+        elif token == "tf32":
+            key, value = "precision", token
         elif token in LAYOUTS:
             key, value = "layout", token
         elif _DEVICE.fullmatch(token):
@@ -201,9 +225,11 @@ def _validate(p: Problem) -> None:
         values = getattr(p, name)
         if len(values) != p.rank:
             raise RuntimeError(f"{conv}: {name} must have {p.rank} values, but got {list(values)}")
-    for name, known in (("dtype", DTYPES), ("layout", LAYOUTS)):
+    for name, known in (("dtype", DTYPES), ("layout", LAYOUTS), ("precision", PRECISIONS)):
         if getattr(p, name) not in known:
             raise ValueError(f"unknown {name} {getattr(p, name)!r}; known: {', '.join(known)}")
+    if p.precision == "tf32" and not (p.dtype == "fp32" and on_cuda(p.device)):
+        raise ValueError(f"precision tf32 is for fp32 on cuda, not for {p.dtype} on {p.device}")
 
     def require(ok: Callable[[int], bool], name: str, values: tuple[int, ...], rule: str) -> None:
         if not all(map(ok, values)):

@@ -5,6 +5,7 @@ convolution has a second, independent definition, ``scatter``, that shares nothi
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transfuse.chain import Chain
+from transfuse.elements import float32_on_cuda
 from transfuse.geometry import Axis
-from transfuse.problem import Problem
+from transfuse.problem import Problem, on_cuda
 from transfuse.stages import ConvTranspose, Env
 
 _CONV: dict[int, Callable[..., Tensor]] = {
@@ -63,17 +65,58 @@ def convolve(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -
     reaches outputs that its tap does not touch. float64 does not go through oneDNN.
     """
     leaks = x.device.type == "cpu" and x.dtype != torch.float64 and not weight.sum().isfinite()
-    y = _CONV[problem.rank](
+    options = (problem.stride, problem.padding, problem.output_padding)
+    y = _convolution(problem, x)(
         x.double() if leaks else x,
         weight.double() if leaks else weight,
         bias.double() if leaks and bias is not None else bias,
-        problem.stride,
-        problem.padding,
-        problem.output_padding,
+        *options,
         problem.groups,
         problem.dilation,
     )
     return y.to(x.dtype)
+
+
+def _convolution(problem: Problem, x: Tensor) -> Callable[..., Tensor]:
+    """torch's function; where it is set to another precision, one that takes the problem's.
+
+    torch has no public way to say it for one call. Its setting is the whole process's, and to
+    change it and put it back would change what other threads compute meanwhile.
+    """
+    matters = on_cuda(problem.device) and x.dtype == torch.float32
+    if matters and problem.precision != float32_on_cuda():
+        return partial(_convolve_in, problem.precision)
+    return _CONV[problem.rank]
+
+
+def _convolve_in(
+    precision: str,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    groups: int,
+    dilation: Sequence[int],
+) -> Tensor:
+    """What ``conv_transpose*d`` calls, with the precision as an argument instead of a setting."""
+    cudnn = torch.backends.cudnn
+    return torch._convolution(
+        x,
+        weight,
+        bias,
+        stride,
+        padding,
+        dilation,
+        True,  # transposed
+        output_padding,
+        groups,
+        cudnn.benchmark,
+        cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
+        cudnn.enabled,
+        precision == "tf32",
+    )
 
 
 def scatter(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

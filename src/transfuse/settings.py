@@ -17,9 +17,14 @@ class Settings:
     core: str | None = None
 
 
+def backend() -> str | None:
+    """The backend asked for; for each call, which has no time to read them all."""
+    return os.environ.get("TRANSFUSE_BACKEND") or None
+
+
 def read() -> Settings:
     """The settings in force now; read at each call, so that a test may change them."""
     return Settings(
-        backend=os.environ.get("TRANSFUSE_BACKEND") or None,
+        backend=backend(),
         core=os.environ.get("TRANSFUSE_CORE") or None,
     )

@@ -111,6 +111,28 @@ def test_python_threads_at_once(given: Given, threads: Callable[[int], None]) ->
     assert not faults
 
 
+def test_python_threads_on_the_same_plan(given: Given, threads: Callable[[int], None]) -> None:
+    """What is kept of a plan is shared; addresses are each call's own."""
+    threads(1)
+    slug = "conv-transpose2d-softmax-biasadd-scaling-sigmoid"
+    cases = [given(slug, MEDIUM[slug], seed) for seed in range(4)]
+    alone = [one.function(backend="cpu") for one in cases]
+    faults: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(50):
+            if not cases[i].function(backend="cpu").equal(alone[i]):
+                faults.append(i)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(len(cases))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert not worker.is_alive()
+    assert not faults
+
+
 def test_other_python_threads_go_on_during_a_call(threads: Callable[[int], None]) -> None:
     """With the lock held, the ticks would pause as long as the call lasts."""
     threads(1)
@@ -153,13 +175,57 @@ def checked_in_child(method: str, count: int) -> str:
 
 
 def test_a_forked_child_with_one_thread(given: Given, threads: Callable[[int], None]) -> None:
-    """OpenMP's threads do not survive a fork: after a parallel call in the parent, a parallel call
-    in the child never returns, be it torch's or ours. So a child says torch.set_num_threads(1), as
-    the workers of torch's DataLoader do, or is spawned.
-    """
+    """As the workers of torch's DataLoader are."""
     threads(2)
     given(SLUGS[0], MEDIUM[SLUGS[0]]).function(backend="cpu")
     assert checked_in_child("fork", 1) == "passed"
+
+
+FORK = """
+import os, sys, time, torch, transfuse
+from transfuse.backends.cpu import threads
+
+torch.set_num_threads(2)
+x, w = torch.randn(1, 64, 32, 32), torch.randn(64, 64, 4, 4)  # torch compares them in parallel
+
+def call():
+    return transfuse.conv_transpose2d(x, w, stride=2, backend="cpu")
+
+before = call()
+assert threads.count() == 2
+child = os.fork()
+if not child:
+    {first}
+    same = call().equal(before) and call().equal(before)
+    os._exit(0 if same and threads.count() == 1 else 1)
+for _ in range(300):
+    done, status = os.waitpid(child, os.WNOHANG)
+    if done:
+        sys.exit(os.waitstatus_to_exitcode(status))
+    time.sleep(0.1)
+os.kill(child, 9)
+sys.exit("the child did not end")
+"""
+
+
+@pytest.mark.parametrize("first", ["pass", "torch.set_num_threads(1)"], ids=["alone", "by choice"])
+def test_a_forked_child_uses_one_thread(first: str) -> None:
+    """With two, GNU's OpenMP waits in the child for threads that are not there."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK.format(first=first)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_forked_child_may_choose(threads: Callable[[int], None]) -> None:
+    """A number that is not the parent's is the child's own choice."""
+    threads(2)
+    cpu.threads._forked()
+    threads(3)
+    assert cpu.threads.count() == 3
+    cpu.threads._forked()
+    assert cpu.threads.count() == 1
+    threads(2)
+    assert cpu.threads.count() == 2
 
 
 def test_a_spawned_child_with_two_threads() -> None:
@@ -167,30 +233,33 @@ def test_a_spawned_child_with_two_threads() -> None:
 
 
 FIRST = """
-import time
-from transfuse.backends.cpu import library
-from transfuse.fills import real
-from transfuse.front import run
-from transfuse.operators import OPERATORS
-
-library.load()
-for slug, operator in OPERATORS.items():
-    case = operator.case("small")
-    chain = operator.bound(case)
-    filled = real(chain, case.problem, 0)
-    begun = time.perf_counter()
-    run(chain, case.problem, *filled, backend="cpu")
-    print(slug, time.perf_counter() - begun)
+from time import perf_counter, thread_time
+import torch, transfuse
+tensors = [torch.ones(shape) for shape in {shapes}]
+begun, own = perf_counter(), thread_time()
+transfuse.{name}(*tensors, **{options}, backend="cpu")
+print(perf_counter() - begun, thread_time() - own)
 """
 
 
-def test_first_call_is_quick() -> None:
-    """50 ms on an idle machine, three times that on a busy one: nothing is compiled."""
-    command = [sys.executable, "-c", FIRST]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
-    seconds = {slug: float(text) for slug, text in map(str.split, done.stdout.splitlines())}
-    assert list(seconds) == SLUGS
-    assert max(seconds.values()) < 3 * 0.050, seconds
+@each_slug
+def test_first_call_is_quick(slug: str, given: Given) -> None:
+    """50 ms for document, checks, plan, packed weights and threads; nothing is compiled.
+
+    Of a busy machine's time much goes to others: then 50 ms of the thread's own must do.
+    """
+    one = given(slug, "small")
+    shapes, options = [tuple(tensor.shape) for tensor in one.tensors], one.options
+    code = FIRST.format(shapes=shapes, name=one.operator.__name__, options=options)
+    seconds: list[tuple[float, float]] = []
+    while len(seconds) < 5 and (not seconds or min(seconds)[0] >= 0.050):
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=120
+        )
+        wall, own = map(float, done.stdout.split())
+        seconds.append((wall, own))
+    wall, own = map(min, zip(*seconds, strict=True))
+    assert wall < 0.050 or (own < 0.050 and wall < 0.5), seconds
 
 
 # ---- packed weights --------------------------------------------------------------------------

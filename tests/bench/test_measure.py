@@ -11,7 +11,7 @@ from transfuse.bench.clock import HostClock
 from transfuse.bench.measure import FEWEST_ROUNDS, Ours, measure
 from transfuse.bench.peers import Missing, Runner
 from transfuse.bench.peers.torch_eager import TorchEager, as_written
-from transfuse.bench.precision import PRECISIONS, precisions
+from transfuse.bench.precision import PRECISIONS, Precision, precisions
 from transfuse.bench.record import Run
 from transfuse.bench.session import Session, classes, variants
 from transfuse.bench.subjects import subjects
@@ -50,13 +50,11 @@ class Peer:
         return Runner(run)
 
 
-def rows(*peers, rounds=6, ceilings=None, precision="fp32", case="small"):
+def rows(*peers, rounds=6, ceilings=None, precision=PRECISIONS["fp32"], case="small"):
     run = Run("r", "", "", "cpu", 0, None, {}, [], {})
     [subject] = subjects([MAX], [case], [], "cpu")
     everyone = {"transfuse": Ours(), "torch eager": TorchEager(), **{p.name: p for p in peers}}
-    found = measure(
-        run, subject, PRECISIONS[precision], everyone, ceilings or FakeCeilings(), rounds, 60
-    )
+    found = measure(run, subject, precision, everyone, ceilings or FakeCeilings(), rounds, 60)
     return {row.variant: row for row in found}
 
 
@@ -93,10 +91,11 @@ def test_a_wrong_kernel_gets_no_time(name, change, why):
 
 
 def test_the_gate_follows_the_precision_class():
-    """What is wrong in ieee fp32 is right in tf32, and never the other way round."""
+    """What is wrong in ieee fp32 is right by the ulp of tf32, and never the other way round."""
     coarse = Peer("coarse", lambda y: y * (1 + 2**-12), [])
+    by_tf32 = Precision("fp32", "fp32", PRECISIONS["tf32"].ulp)  # on a CPU, which has no tf32
     assert rows(coarse)["coarse"].status == "wrong"
-    assert rows(coarse, precision="tf32")["coarse"].status == "ok"
+    assert rows(coarse, precision=by_tf32)["coarse"].status == "ok"
 
 
 def test_a_missing_peer_and_a_failing_one_are_rows_that_say_why():

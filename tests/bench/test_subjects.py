@@ -2,6 +2,7 @@
 
 import pytest
 
+from transfuse.bench.precision import PRECISIONS
 from transfuse.bench.subjects import layers, subjects, sweep
 from transfuse.operators import OPERATORS
 
@@ -67,3 +68,14 @@ def test_any_line_is_a_subject():
 def test_what_is_not_there_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         subjects(*arguments, "cpu")
+
+
+def test_the_line_of_a_subject_says_tf32():
+    [subject] = subjects([PLAIN], ["benchmark"], [], "cuda:sm90")
+    lines = {
+        each.name: str(subject.on(each.arithmetic, "cuda:sm90").case)
+        for each in PRECISIONS.values()
+    }
+    assert " fp32 cuda:sm90" in lines["fp32"]
+    assert " fp32 tf32 cuda:sm90" in lines["tf32"]
+    assert len(set(lines.values())) == len(lines) == 5

@@ -2,7 +2,8 @@
 
 On CPU 16-bit tensors are widened to float32, computed, and rounded once at the end: torch lacks
 some kernels for them there (avg_pool3d in half precision), and rounds after every stage. On other
-devices torch has the kernels, and the stages run in the tensors' own type.
+devices torch has the kernels, and the stages run in the tensors' own type. On CUDA the convolution
+multiplies float32 as the problem's precision says; its gradients, as torch is set to.
 """
 
 from collections.abc import Mapping
@@ -29,8 +30,7 @@ class Eager:
         return staged(chain, problem, temporary=_compute_type(problem).itemsize)
 
     def ulp(self, problem: Problem) -> float:
-        tf32 = problem.dtype == "fp32" and problem.device != "cpu"
-        if tf32 and torch.backends.cudnn.allow_tf32:
+        if problem.precision == "tf32":
             return 2.0**-10
         return torch.finfo(_compute_type(problem)).eps
 

@@ -64,7 +64,7 @@ def measure(
     seconds: float,
 ) -> list[Row]:
     """The rows of one case in one precision class: ours first, then the peers in their order."""
-    subject = subject.on(precision.dtype, run.device)
+    subject = subject.on(precision.arithmetic, run.device)
     chain, problem = subject.chain, subject.case.problem
     with torch.no_grad(), precision.applied():
         x, weight, operands = real(chain, problem, run.seed)

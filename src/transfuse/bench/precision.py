@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
+from transfuse.problem import arithmetics
+
 
 @dataclass(frozen=True)
 class Precision:
     """Storage type and arithmetic of one class of results.
 
+    transfuse takes the arithmetic from the problem; ``applied`` is for its peers.
     ``ulp`` is that of the arithmetic: what a result of the class is judged by. In the 16-bit
     classes a framework rounds to storage after every stage, so it is the storage type's.
     """
@@ -19,6 +22,11 @@ class Precision:
     dtype: str
     ulp: float
     tf32: bool = False
+
+    @property
+    def arithmetic(self) -> str:
+        """The problem's word for it."""
+        return "tf32" if self.tf32 else self.dtype
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -46,4 +54,4 @@ PRECISIONS = {
 
 def precisions(device: str) -> tuple[Precision, ...]:
     """The classes a device has: tf32 is a GPU's."""
-    return tuple(p for p in PRECISIONS.values() if not p.tf32 or device != "cpu")
+    return tuple(p for p in PRECISIONS.values() if p.arithmetic in arithmetics(device))

@@ -43,7 +43,7 @@ class Session:
         self.work = [
             (subject, precision)
             for subject, precision in wanted
-            if (subject.slug, str(subject.on(precision.dtype, device).case), precision.name)
+            if (subject.slug, str(subject.on(precision.arithmetic, device).case), precision.name)
             not in done
         ]
         self.skipped = len(wanted) - len(self.work)

@@ -31,8 +31,8 @@ class Subject:
     axis: str = ""
     at: int = 0
 
-    def on(self, dtype: str, device: str) -> "Subject":
-        return replace(self, case=self.case.on(dtype, device))
+    def on(self, arithmetic: str, device: str) -> "Subject":
+        return replace(self, case=self.case.on(arithmetic, device))
 
 
 def subjects(slugs: list[str], sets: list[str], lines: list[str], device: str) -> list[Subject]:

@@ -15,6 +15,7 @@ from transfuse.cli.output import Json, Slugs, err, out, print_json
 from transfuse.elements import ELEMENTS
 from transfuse.machine import place
 from transfuse.operators import OPERATORS, Operator, operator
+from transfuse.problem import arithmetics
 
 
 def check(
@@ -22,7 +23,8 @@ def check(
     random: Annotated[int, typer.Option(min=0, help="Random cases for each operator.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the cases and their values.")] = 0,
     dtype: Annotated[
-        list[str] | None, typer.Option(help="Element types; all four by default.")
+        list[str] | None,
+        typer.Option(help="Element types, and on a GPU tf32; all of them by default."),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     backend: Annotated[str | None, typer.Option(help="Only this backend.")] = None,
@@ -32,21 +34,21 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Compare every backend that can run here with the float64 oracle."""
-    dtypes = tuple(dtype or ELEMENTS)
-    for name in dtypes:
-        if name not in ELEMENTS:
-            raise ValueError(f"unknown element type {name!r}; known: {', '.join(ELEMENTS)}")
     if backend is not None and backend not in (each.name for each in BACKENDS):
         known = ", ".join(each.name for each in BACKENDS)
         raise ValueError(f"unknown backend {backend!r}; known: {known}")
     here = place(device)
+    dtypes = tuple(dtype or arithmetics(here))
+    for name in dtypes:
+        if name not in (*ELEMENTS, "tf32"):
+            raise ValueError(f"unknown element type {name!r}; known: {', '.join(ELEMENTS)}, tf32")
     work: list[tuple[Operator, list[Case]]] = []
     for op in [operator(slug) for slug in slugs or OPERATORS]:
         if case is None:
             work.append((op, cases(op, random, seed, dtypes, here)))
         else:
             line = op.case(case)
-            work.append((op, [line.on(name) for name in dtype or [line.problem.dtype]]))
+            work.append((op, [line.on(name) for name in dtype or [line.problem.arithmetic]]))
     results: list[Result] = []
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=as_json) as progress:
@@ -78,7 +80,7 @@ def _result(result: Result) -> dict[str, Any]:
 
 
 def _print_results(results: list[Result], failures: list[Result]) -> None:
-    dtypes = list(dict.fromkeys(result.case.problem.dtype for result in results))
+    dtypes = list(dict.fromkeys(result.case.problem.arithmetic for result in results))
     table = Table(box=box.SIMPLE, caption="passed, and the worst error as a share of its budget")
     table.add_column("operator", overflow="fold")
     for name in ("backend", *dtypes):
@@ -87,7 +89,7 @@ def _print_results(results: list[Result], failures: list[Result]) -> None:
     for result in results:
         rows.setdefault((result.slug, result.backend), []).append(result)
     for (slug, backend), group in rows.items():
-        cells = ([r for r in group if r.case.problem.dtype == dtype] for dtype in dtypes)
+        cells = ([r for r in group if r.case.problem.arithmetic == dtype] for dtype in dtypes)
         table.add_row(operator(slug).label, backend, *map(_cell, cells))
     out.print(table)
     for failure in failures:

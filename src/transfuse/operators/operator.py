@@ -13,7 +13,7 @@ from transfuse.arrays import adopt
 from transfuse.cases import Case
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError
-from transfuse.front import call, describe, kernel_groups, run
+from transfuse.front import call, compute, describe, exactly, kernel_groups
 from transfuse.geometry import integer
 from transfuse.problem import AXES, Problem
 from transfuse.problems import Document, Parameter, document
@@ -72,12 +72,12 @@ class Operator:
             )
         return found
 
-    @property
+    @cached_property
     def operands(self) -> tuple[str, ...]:
         """The per-channel tensors, after input and kernel."""
         return tuple(p.name for p in self.document.inputs[2:])
 
-    @property
+    @cached_property
     def scalars(self) -> tuple[Parameter, ...]:
         """The parameters that are neither tensors nor the convolution's sizes and options."""
         return _scalars(self.document, self.rank)
@@ -95,7 +95,7 @@ class Operator:
 
     @cached_property
     def signature(self) -> Signature:
-        """The torch-style signature: tensors, then keyword-only options, scalars, out, backend."""
+        """The torch-style signature: tensors, then keyword-only scalars and options."""
         arguments = [
             Argument(name, Argument.POSITIONAL_OR_KEYWORD, annotation=Tensor)
             for name in ("x", "weight", *self.operands)
@@ -103,20 +103,23 @@ class Operator:
         keywords: dict[str, Any] = {p.name: Argument.empty for p in self.scalars}
         keywords |= {option: OPTIONS[option] for option in self.options}
         keywords |= {"groups": 1} if self.grouped else {}
-        keywords |= {"out": None, "backend": None}
+        keywords |= {"out": None, "backend": None, "precision": "auto"}
         arguments += [
             Argument(name, Argument.KEYWORD_ONLY, default=default)
             for name, default in keywords.items()
         ]
         return Signature(arguments, return_annotation=Tensor)
 
+    @cached_property
+    def _arguments(self) -> "_Arguments":
+        return _Arguments(self.__name__, self.signature)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """The chain on torch tensors; sizes come from the tensors, x may lack the batch axis."""
-        given = _bind(self.__name__, self.signature, args, kwargs)
+        (x, weight, *rest), given = self._arguments.bind(args, kwargs)
+        operands = dict(zip(self.operands, rest, strict=True))
         scalars = {p.name: number(p, given.pop(p.name)) for p in self.scalars}
-        operands = {name: given.pop(name) for name in self.operands}
-        x, weight = given.pop("x"), given.pop("weight")
-        return call(self.chain.bind(scalars), x, weight, operands, **given)
+        return call(self.chain, x, weight, operands, scalars=scalars, **given)
 
     @cached_property
     def solution(self) -> "Solution":
@@ -174,17 +177,27 @@ class Solution:
         names = (p.name for p in self.operator.document.parameters)
         return Signature([Argument(name, kind) for name in names], return_annotation=None)
 
+    @cached_property
+    def _arguments(self) -> "_Arguments":
+        return _Arguments(self.__name__, self.signature)
+
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         op = self.operator
-        given = _bind(self.__name__, self.signature, args, kwargs)
+        given = dict(
+            zip(self.signature.parameters, self._arguments.bind(args, kwargs)[0], strict=True)
+        )
         numbers = {p.name: number(p, given[p.name]) for p in op.document.scalars}
         output = op.document.output.name
         out = adopt(output, given[output], writable=True)
         tensors = {p.name: adopt(p.name, given[p.name]) for p in op.document.inputs}
         x, weight, *_ = tensors.values()
         operands = {name: tensors[name] for name in op.operands}
-        chain = op.chain.bind(numbers)
-        run(chain, self._problem(numbers, x, weight), x, weight, operands, out)
+
+        def prepare() -> tuple[Chain, Problem]:
+            return op.chain.bind(numbers), self._problem(numbers, x, weight)
+
+        what = (self, exactly(*numbers.values()))
+        compute(what, prepare, x, weight, operands, out, None)
 
     def _problem(self, numbers: Mapping[str, Any], x: Tensor, weight: Tensor) -> Problem:
         op = self.operator
@@ -219,16 +232,32 @@ def number(parameter: Parameter, value: object) -> Number:
     return integer(parameter.name, value)
 
 
-def _bind(
-    name: str, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        expected = ", ".join(signature.parameters)
-        raise TypeError(f"{name}() {error}; it takes ({expected})") from None
-    bound.apply_defaults()
-    return bound.arguments
+class _Arguments:
+    """What a signature makes of a call: values by place, and values by name with their defaults.
+
+    Quickly, where each is given as it is listed; ``inspect`` binds every other call, and says what
+    is wrong with the wrong ones.
+    """
+
+    def __init__(self, name: str, signature: Signature) -> None:
+        self.name, self.signature = name, signature
+        known = signature.parameters.values()
+        self.places = sum(p.kind is Argument.POSITIONAL_OR_KEYWORD for p in known)
+        self.keywords = {p.name: p.default for p in known if p.kind is Argument.KEYWORD_ONLY}
+        self.needed = {name for name, value in self.keywords.items() if value is Argument.empty}
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if len(args) == self.places and self.needed <= kwargs.keys() <= self.keywords.keys():
+            return args, self.keywords | kwargs
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            expected = ", ".join(self.signature.parameters)
+            raise TypeError(f"{self.name}() {error}; it takes ({expected})") from None
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
 
 
 def _suffixes(rank: int) -> str:

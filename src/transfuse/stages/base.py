@@ -85,7 +85,7 @@ class Stage:
             if isinstance(value, Tensor):
                 changes[key] = f"{prefix}.{key}"
                 env[changes[key]] = value
-        return replace(self, **changes)
+        return replace(self, **changes) if changes else self
 
     def _parameters(self) -> Iterator[tuple[str, Any]]:
         for each in fields(self):

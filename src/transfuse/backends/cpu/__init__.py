@@ -1,18 +1,19 @@
 """The CPU core: fused, native, for x86 and ARM. Plans as ``plan.fused`` says, run in C++.
 
 Weights are packed once and kept while their tensor lives and does not change. Threads are torch's:
-``torch.get_num_threads()`` of them, in the OpenMP runtime that torch has loaded.
+``torch.get_num_threads()`` of them, in the OpenMP runtime that torch has loaded; after a fork, one.
 """
 
 import ctypes
 from collections.abc import Mapping
 from functools import lru_cache
+from math import isfinite
 
 import torch
 from torch import Tensor
 
 from transfuse.backends.base import Verdict
-from transfuse.backends.cpu import library, lower
+from transfuse.backends.cpu import library, lower, threads
 from transfuse.backends.cpu.weights import packed
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -42,25 +43,24 @@ class Cpu:
         operands: Mapping[str, Tensor],
         out: Tensor | None = None,
     ) -> Tensor:
-        # Rewrites assume finite operands; these few numbers are looked at, as no plan can.
-        finite = all(bool(operand.sum().isfinite()) for operand in operands.values())
-        plan = _fused(chain, problem, finite)
-        core = library.load()
+        core, count = library.load(), threads.count()
         assert core is not None
+        ready = _ready(chain, problem)
+        # Rewrites assume finite operands; these few numbers are looked at, as no plan can.
+        if ready.assumes and not all(isfinite(each.sum().item()) for each in operands.values()):
+            ready = _ready(chain, problem, False)
         if out is None:
-            out = _empty(plan, x)
+            out = torch.empty(ready.shape, dtype=x.dtype, memory_format=ready.format)
         elif out.is_neg():
             return out.copy_(self.run(chain, problem, x, weight, operands))
         if not out.numel():
             return out
-        x, flat = x.resolve_neg(), {k: v.contiguous().resolve_neg() for k, v in operands.items()}
-        program = _program(plan, x, out)
-        kept = packed(core, program, weight.resolve_neg())
+        x, weight = x.resolve_neg(), weight.resolve_neg()
+        flat = {k: v.contiguous().resolve_neg() for k, v in operands.items()}
+        program = ready.program(x, out, flat)
+        kept = packed(core, program, weight)
         program.weights, program.careful = kept.address, kept.careful
-        steps = [each.step(lambda name: flat[name].data_ptr()) for each in _steps(plan)]
-        program.steps_count = len(steps)
-        program.steps = (library.Step * max(1, len(steps)))(*steps)
-        library.check(core, core.transfuse_run(program, torch.get_num_threads()))
+        library.check(core, core.transfuse_run(program, count))
         return out
 
 
@@ -81,21 +81,52 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
     return Verdict(reason, "oneDNN is as fast at stride 1 with nothing to fuse" if bare else "")
 
 
+class _Ready:
+    """A plan as the core takes it; of a call's own there are only addresses and strides to fill in.
+
+    ``assumes``: whether operands that are not finite need another plan.
+    """
+
+    def __init__(self, plan: Plan, assumes: bool) -> None:
+        self.assumes = assumes
+        self.shape = plan.chain.shapes(plan.problem)[-1].dims
+        last = plan.problem.layout == "channels_last"
+        self.format = CHANNELS_LAST.get(plan.problem.rank) if last else None
+        instructions = list(lower.epilogue(plan))
+        steps = [each.step(lambda name: 0) for each in instructions]
+        self._steps = (library.Step * len(steps))(*steps)
+        self._tensors = [
+            (i, field, name)
+            for i, each in enumerate(instructions)
+            for field, name in (("t0", each.t0), ("t1", each.t1))
+            if name is not None
+        ]
+        self._program = _program(plan)
+        self._program.steps, self._program.steps_count = self._steps, len(steps)
+
+    def program(self, x: Tensor, out: Tensor, operands: Mapping[str, Tensor]) -> library.Program:
+        """The program of one call. A copy: others may run at the same time."""
+        program = library.Program.from_buffer_copy(self._program)
+        program.input, program.input_strides = x.data_ptr(), strides(x.stride())
+        program.output, program.output_strides = out.data_ptr(), strides(out.stride())
+        if self._tensors:
+            steps = type(self._steps).from_buffer_copy(self._steps)
+            for i, field, name in self._tensors:
+                setattr(steps[i], field, operands[name].data_ptr())
+            program.steps = steps
+        return program
+
+
+CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+
+
 @lru_cache(maxsize=4096)
-def _steps(plan: Plan) -> tuple[lower.Instruction, ...]:
-    return tuple(lower.epilogue(plan))
+def _ready(chain: Chain, problem: Problem, finite: bool = True) -> _Ready:
+    plan = _fused(chain, problem, finite)
+    return _Ready(plan, assumes=finite and plan != _fused(chain, problem, False))
 
 
-def _empty(plan: Plan, x: Tensor) -> Tensor:
-    """The result's tensor, in the layout of the input."""
-    shape = plan.chain.shapes(plan.problem)[-1].dims
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if plan.problem.layout == "channels_last" and last is not None:
-        return torch.empty(shape, dtype=x.dtype, memory_format=last)
-    return torch.empty(shape, dtype=x.dtype)
-
-
-def _program(plan: Plan, x: Tensor, out: Tensor) -> library.Program:
+def _program(plan: Plan) -> library.Program:
     problem, conv = plan.problem, plan.chain.conv
     before = lower.prologue(plan.chain)
     program = library.Program(
@@ -111,10 +142,6 @@ def _program(plan: Plan, x: Tensor, out: Tensor) -> library.Program:
         dilation=_three(problem.dilation, 1),
         output_padding=_three(problem.output_padding, 0),
         pooled=before is not None,
-        input=x.data_ptr(),
-        input_strides=library.Strides(*strides(x)),
-        output=out.data_ptr(),
-        output_strides=library.Strides(*strides(out)),
         weight_scale=conv.weight_scale,
     )
     if before is not None:
@@ -127,7 +154,8 @@ def _three(values: tuple[int, ...], missing: int) -> ctypes.Array[ctypes.c_int64
     return library.Sizes(*((missing,) * (3 - len(values)) + values))
 
 
-def strides(tensor: Tensor) -> tuple[int, ...]:
+@lru_cache(maxsize=4096)
+def strides(steps: tuple[int, ...]) -> ctypes.Array[ctypes.c_int64]:
     """Five strides; those of missing axes do not matter."""
-    n, c, *space = tensor.stride()
-    return (n, c, *(0,) * (3 - len(space)), *space)
+    n, c, *space = steps
+    return library.Strides(n, c, *(0,) * (3 - len(space)), *space)

@@ -1,0 +1,1 @@
+"""Triton kernels: prepare (input and weights as tiles are read), convolve, finish, merge."""

@@ -1,0 +1,267 @@
+"""The convolution of one tile and all that follows it up to the next cut, in one kernel.
+
+``acc[co, p] = sum over taps and channels of w[co, tap, ci] * x[p + offset(tap), ci]``, once for
+every member of the window; members meet in a running maximum or sum, width classes are joined so
+that neighbours in memory are stored together, then come the steps, the statistic, the store.
+``T`` is a ``tile.Tile``, ``A`` a ``tile.After``: all that is known when a kernel is compiled.
+"""
+
+import triton
+import triton.language as tl
+
+from transfuse.backends.triton.kernels.numbers import larger, multiply_add, narrow
+from transfuse.backends.triton.kernels.statistics import gather, join, nothing, put
+from transfuse.backends.triton.kernels.steps import steps
+from transfuse.backends.triton.kernels.tiles import anchors, load_rows, place_in_sample, row_of
+
+
+@triton.jit
+def entry(table, index, AXIS: tl.constexpr, T: tl.constexpr):
+    """first, count, slot of a (class, member) along an axis."""
+    at = table + 3 * index
+    if AXIS > 0:
+        at += 3 * T.classes[0] * T.members[0]
+    if AXIS > 1:
+        at += 3 * T.classes[1] * T.members[1]
+    return tl.load(at), tl.load(at + 1), tl.load(at + 2)
+
+
+@triton.jit
+def entries(table, cd, ch, cw, member, T: tl.constexpr):
+    """Those of the three axes."""
+    rd = member // (T.members[1] * T.members[2])
+    rh = member // T.members[2] % T.members[1]
+    fd, nd, sd = entry(table, cd * T.members[0] + rd, 0, T)
+    fh, nh, sh = entry(table, ch * T.members[1] + rh, 1, T)
+    fw, nw, sw = entry(table, cw * T.members[2] + member % T.members[2], 2, T)
+    return fd, nd, sd, fh, nh, sh, fw, nw, sw
+
+
+@triton.jit
+def within(first, count, slot, at, AXIS: tl.constexpr, T: tl.constexpr):
+    """The taps of an axis that find an input at all, for one anchor at input ``at``."""
+    begin = (first + at - T.inputs[AXIS] + T.step[AXIS]) // T.step[AXIS]
+    begin = tl.where(first + at < T.inputs[AXIS], 0, begin)
+    end = tl.minimum(count, (first + at + T.step[AXIS]) // T.step[AXIS])
+    end = tl.where(first + at < 0, 0, end)
+    return first - begin * T.step[AXIS], tl.maximum(end - begin, 0), slot + begin
+
+
+@triton.jit
+def accumulate(
+    x, w, table, tile, batch, cd, ch, cw, member, row, group,
+    T: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Outputs of one class and one member of the window, [channels, anchors]: on tensor cores."""
+    n, d, h, u = anchors(tile, 0, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+    fd, nd, sd, fh, nh, sh, fw, nw, sw = entries(table, cd, ch, cw, member, T)
+    if T.lone:
+        fd, nd, sd = within(fd, nd, sd, d * T.residues[0], 0, T)
+        fh, nh, sh = within(fh, nh, sh, h * T.residues[1], 1, T)
+        fw, nw, sw = within(fw, nw, sw, u * T.residues[2], 2, T)
+    acc = tl.zeros([T.channels, T.positions], ACC)
+    for t in range(nd * nh * nw * T.blocks):
+        tap = t // T.blocks
+        block = t % T.blocks * T.depth
+        td = tap // (nh * nw)
+        th = tap // nw % nh
+        tw = tap % nw
+        rows = load_rows(
+            x, n, d, h, u, batch,
+            fd - td * T.step[0], fh - th * T.step[1], fw - tw * T.step[2],
+            group * T.kept + block, T,
+        )  # fmt: skip
+        slot = ((sd + td) * T.taps[1] + sh + th) * T.taps[2] + sw + tw
+        acc = multiply_add(w.load([row, slot * T.kept + block]), rows.T, acc, ACC, DOT)
+    return acc
+
+
+@triton.jit
+def accumulate_exact(
+    rows, packed, table, tile, batch, cd, ch, cw, member, channel, live, row, group,
+    T: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """The same, product by product: where a group has one channel, and where weights hold NaN.
+
+    What a tap finds outside the input is not multiplied, so no NaN or Inf of a weight shows there.
+    """
+    p = tl.arange(0, T.positions)
+    n, d, h, u = anchors(tile, p, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+    fd, nd, sd, fh, nh, sh, fw, nw, sw = entries(table, cd, ch, cw, member, T)
+    weights = packed + (row + tl.arange(0, T.channels)).to(tl.int64) * (T.slots * T.kept)
+    acc = tl.zeros([T.channels, T.positions], ACC)
+    for t in range(nd * nh * nw * T.group_channels):
+        tap = t // T.group_channels
+        ci = t % T.group_channels
+        td = tap // (nh * nw)
+        th = tap // nw % nh
+        tw = tap % nw
+        i = d * T.residues[0] + fd - td * T.step[0]
+        j = h * T.residues[1] + fh - th * T.step[1]
+        k = u * T.residues[2] + fw - tw * T.step[2]
+        there = (i >= 0) & (i < T.inputs[0]) & (j >= 0) & (j < T.inputs[1]) & (n < batch)
+        there = live[:, None] & (there & (k >= 0) & (k < T.inputs[2]))[None, :]
+        residue = i % T.residues[0] * T.residues[1] + j % T.residues[1]
+        residue = residue * T.residues[2] + k % T.residues[2]
+        at = row_of(
+            n, i // T.residues[0], j // T.residues[1], k // T.residues[2], batch, residue, T
+        )
+        at = at.to(tl.int64)[None, :] * (T.groups * T.kept)
+        if T.depthwise:
+            at += (channel // T.group_outputs)[:, None]
+        else:
+            at += group * T.kept + ci
+        slot = ((sd + td) * T.taps[1] + sh + th) * T.taps[2] + sw + tw
+        factor = tl.load(weights + slot * T.kept + ci, mask=live, other=0.0).to(ACC)
+        part = tl.load(rows + at, mask=there, other=0.0).to(ACC) * factor[:, None]
+        acc += tl.where(there, part, 0.0)
+    return acc
+
+
+@triton.jit
+def outputs(
+    x, w, rows, packed, table, tile, batch, cd, ch, cw, member, channel, live, row, group,
+    T: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr, CAREFUL: tl.constexpr,
+):  # fmt: skip
+    """The convolution's outputs of one class and one member of the window: [channels, anchors]."""
+    if T.depthwise or CAREFUL:
+        acc = accumulate_exact(
+            rows, packed, table, tile, batch, cd, ch, cw, member, channel, live, row, group, T, ACC
+        )
+    else:
+        acc = accumulate(x, w, table, tile, batch, cd, ch, cw, member, row, group, T, ACC, DOT)
+    return acc
+
+
+@triton.jit
+def member_places(tile, p, batch, cd, ch, cw, member, T: tl.constexpr):
+    """Which anchors meet an output of the convolution with a member of their window."""
+    n, d, h, u = anchors(tile, p, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+    od = (d * T.classes[0] + cd) * T.window_stride[0] - T.window_padding[0]
+    oh = (h * T.classes[1] + ch) * T.window_stride[1] - T.window_padding[1]
+    ow = (u * T.classes[2] + cw) * T.window_stride[2] - T.window_padding[2]
+    od += member // (T.members[1] * T.members[2])
+    oh += member // T.members[2] % T.members[1]
+    ow += member % T.members[2]
+    there = (n < batch) & (d < T.anchors[0]) & (h < T.anchors[1]) & (u < T.anchors[2])
+    there &= (od >= 0) & (od < T.outputs[0]) & (oh >= 0) & (oh < T.outputs[1])
+    return there & (ow >= 0) & (ow < T.outputs[2])
+
+
+@triton.jit
+def convolve(
+    x, w, rows, packed, out, table, flag, epoch, batch, tensors, numbers, partials, plane, tiles,
+    programs, T: tl.constexpr, A: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
+    CAREFUL: tl.constexpr,
+):  # fmt: skip
+    """Tiles, as many at once as programs run. ``CAREFUL`` is a second launch that leaves at once
+    unless weights hold NaN or Inf: such a weight must not meet the zeros around the input. As a
+    branch of the first launch it would cost that one its registers.
+    """
+    if CAREFUL:
+        if tl.load(flag) < epoch:
+            return
+    for program in range(tl.program_id(0), programs, tl.num_programs(0)):
+        block = program % T.channel_blocks
+        rest = program // T.channel_blocks
+        # Depth and height classes next to each other in time: they read the same input.
+        cw = rest % (T.classes[2] // T.joined)
+        rest = rest // (T.classes[2] // T.joined)
+        ch = rest % T.classes[1]
+        rest = rest // T.classes[1]
+        cd = rest % T.classes[0]
+        tile = rest // T.classes[0]
+
+        group = block // T.blocks_of_group
+        inner = block % T.blocks_of_group * T.channels + tl.arange(0, T.channels)
+        channel = group * T.tiled + inner
+        live = inner < T.tiled
+        row = group * T.rows + block % T.blocks_of_group * T.channels
+        n0, _, _, _ = anchors(tile, 0, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+        p = tl.arange(0, T.positions)
+        if T.window == "sign":
+            sign = tl.load(tensors[A.sign] + channel, mask=live, other=0.0)
+            flip = tl.where(sign < 0, -1.0, 1.0).to(ACC)[:, None]
+        partial = nothing(tl.sum(tl.zeros([T.channels, T.positions], ACC), 1), A.early)
+        for j in tl.static_range(T.joined):
+            if T.window == "":
+                one = outputs(
+                    x, w, rows, packed, table, tile, batch, cd, ch, cw + T.order[j], 0,
+                    channel, live, row, group, T, ACC, DOT, CAREFUL,
+                )  # fmt: skip
+            else:
+                none = 0.0 if T.window == "sum" else float("-inf")
+                one = tl.full([T.channels, T.positions], none, ACC)
+                for member in range(T.members[0] * T.members[1] * T.members[2]):
+                    part = outputs(
+                        x, w, rows, packed, table, tile, batch, cd, ch, cw + T.order[j], member,
+                        channel, live, row, group, T, ACC, DOT, CAREFUL,
+                    )  # fmt: skip
+                    there = member_places(tile, p, batch, cd, ch, cw + T.order[j], member, T)
+                    part = steps(
+                        part, channel, live, there, n0, tensors, numbers, 1,
+                        A.before.ops, A.before.at, A.before.size, A.before.count, 0, T.whole,
+                    )  # fmt: skip
+                    if A.early != "":
+                        partial = join(partial, gather(part, there, A.early), A.early)
+                    if T.window == "sum":
+                        one += tl.where(there[None, :], part, 0.0)
+                    else:
+                        if T.window == "sign":
+                            part = part * flip
+                        one = larger(one, tl.where(there[None, :], part, float("-inf")))
+                if T.window == "sign":
+                    one = one * flip
+            # Classes come in bit-reversed order: neighbours in memory end up side by side.
+            if j % 2 == 1:
+                one = tl.reshape(tl.join(single, one), [T.channels, 2 * T.positions])
+                if j % 4 == 3:
+                    one = tl.reshape(tl.join(double, one), [T.channels, 4 * T.positions])
+                    if j % 8 == 7:
+                        one = tl.reshape(tl.join(fourfold, one), [T.channels, 8 * T.positions])
+                    else:
+                        fourfold = one
+                else:
+                    double = one
+            else:
+                single = one
+            v = one
+        pj = tl.arange(0, T.positions * T.joined)
+        n, d, h, u = anchors(
+            tile, pj, batch, T.form, T.joined_box, T.joined_anchors, T.joined_extent, T.cross
+        )
+        yd = d * T.classes[0] + cd
+        yh = h * T.classes[1] + ch
+        yw = u * (T.classes[2] // T.joined) + cw
+        there = (n < batch) & (d < T.anchors[0]) & (h < T.anchors[1]) & (u < T.joined_anchors[2])
+        there &= (yd < T.results[0]) & (yh < T.results[1]) & (yw < T.results[2])
+        v = steps(
+            v, channel, live, there, n0, tensors, numbers, 1,
+            A.after.ops, A.after.at, A.after.size, A.after.count, 0, T.whole,
+        )  # fmt: skip
+        if A.summed:
+            channel = tl.arange(0, 1)
+            live = channel == 0
+        if A.late != "":
+            partial = gather(v, there, A.late)
+        if A.early != "" or A.late != "":
+            of_class = (cd * T.classes[1] + ch) * (T.classes[2] // T.joined) + cw
+            at = (tile // tiles * A.counted + channel).to(tl.int64) * (tiles * T.of_tile)
+            put(partials + at + tile % tiles * T.of_tile + of_class, plane, partial, live)
+        if A.stored:
+            target = out + channel.to(tl.int64)[:, None] * A.strides[1]
+            if A.linear:  # rows follow each other as results do
+                target += n0.to(tl.int64) * A.strides[0] + place_in_sample(tile, T) * A.strides[4]
+                target += (pj * A.strides[4])[None, :]
+            else:
+                if A.wide:
+                    n = n.to(tl.int64)
+                    yd = yd.to(tl.int64)
+                    yh = yh.to(tl.int64)
+                    yw = yw.to(tl.int64)
+                place = n * A.strides[0] + yd * A.strides[2] + yh * A.strides[3]
+                target += (place + yw * A.strides[4])[None, :]
+            keep = there[None, :]
+            if not (T.whole or A.summed):
+                keep = keep & live[:, None]
+            tl.store(target, narrow(v, out.dtype.element_ty), mask=keep)

@@ -1,0 +1,121 @@
+"""What a convolution reads: the input as channels-last rows, the weights by slot, in one launch.
+
+Both are rounded here (tf32) and padded with zeros, so that tiles need no masks. Stages before the
+convolution run on the way. ``C`` is a ``copies.InputCopy``, ``W`` a ``copies.WeightCopy``.
+"""
+
+import triton
+import triton.language as tl
+
+from transfuse.backends.triton.kernels.numbers import larger, narrow, nearest_tf32
+from transfuse.backends.triton.kernels.steps import steps
+
+
+@triton.jit
+def copy_input(
+    program, x, rows, batch, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr
+):
+    """A block of channels times a block of positions of one plane of rows."""
+    slot = program % C.channel_blocks * C.block_c + tl.arange(0, C.block_c)
+    program = program // C.channel_blocks
+    at = program % C.plane_blocks * C.block_p + tl.arange(0, C.block_p)
+    program = program // C.plane_blocks
+    # Outer order of the rows: residue, sample, depth; or residue, depth, …, sample.
+    depth = program % C.extent[0]
+    program = program // C.extent[0]
+    n = program % batch
+    residue = program // batch
+    d = (depth + C.low) * C.residues[0] + residue // (C.residues[1] * C.residues[2])
+    h = at // C.extent[2] * C.residues[1] + residue // C.residues[2] % C.residues[1]
+    w = at % C.extent[2] * C.residues[2] + residue % C.residues[2]
+    if C.wide:
+        d = d.to(tl.int64)
+        h = h.to(tl.int64)
+        w = w.to(tl.int64)
+    inside = (d >= 0) & (d < C.inputs[0]) & (h < C.inputs[1]) & (w < C.inputs[2]) & (at < C.plane)
+    channel = slot // C.kept * C.group_channels + slot % C.kept
+    live = (slot < C.channels) & (slot % C.kept < C.group_channels)
+    here = live[:, None] & inside[None, :]
+    base = x + n.to(tl.int64) * C.strides[0] + (channel.to(tl.int64) * C.strides[1])[:, None]
+    if C.pool == "":
+        place = d * C.strides[2] + h * C.strides[3] + w * C.strides[4]
+        v = tl.load(base + place[None, :], mask=here, other=0.0).to(ACC)
+        v = steps(
+            v, channel, live, inside, n, tensors, numbers, 1,
+            C.before.ops, C.before.at, C.before.size, C.before.count, 0,
+        )  # fmt: skip
+    else:
+        v = tl.full([C.block_c, C.block_p], float("-inf") if C.pool == "max" else 0.0, ACC)
+        for member in range(C.kernel[0] * C.kernel[1] * C.kernel[2]):
+            z = d * C.stride[0] - C.padding[0] + member // (C.kernel[1] * C.kernel[2])
+            y = h * C.stride[1] - C.padding[1] + member // C.kernel[2] % C.kernel[1]
+            u = w * C.stride[2] - C.padding[2] + member % C.kernel[2]
+            there = (z >= 0) & (z < C.source[0]) & (y >= 0) & (y < C.source[1])
+            there = here & (there & (u >= 0) & (u < C.source[2]))[None, :]
+            place = z * C.strides[2] + y * C.strides[3] + u * C.strides[4]
+            part = tl.load(base + place[None, :], mask=there, other=0.0).to(ACC)
+            part = steps(
+                part, channel, live, inside, n, tensors, numbers, 1,
+                C.before.ops, C.before.at, C.before.size, C.before.count, 0,
+            )  # fmt: skip
+            if C.pool == "max":
+                v = larger(v, tl.where(there, part, float("-inf")))
+            else:
+                v += tl.where(there, part, 0.0)
+    v = steps(
+        v, channel, live, inside, n, tensors, numbers, 1,
+        C.after.ops, C.after.at, C.after.size, C.after.count, 0,
+    )  # fmt: skip
+    v = tl.where(here, v, 0.0)
+    if C.tf32:
+        v = nearest_tf32(v)
+    if C.batch_last:
+        row = ((residue * C.extent[0] + depth) * C.plane + at).to(tl.int64) * batch + n
+    else:
+        row = ((residue * batch + n).to(tl.int64) * C.extent[0] + depth) * C.plane + at
+    target = rows + row[None, :] * C.channels + slot[:, None]
+    keep = (slot < C.channels)[:, None] & (at < C.plane)[None, :]
+    tl.store(target, narrow(v, rows.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def copy_weights(program, weight, packed, slot_of_tap, flag, epoch, W: tl.constexpr):
+    """``packed[g*rows + co, slot*kept + ci]``; NaN or Inf among them raises ``flag`` to ``epoch``.
+
+    A later call has a larger epoch, so nothing has to lower the flag again.
+    """
+    ci = program % W.channel_blocks * W.block_c + tl.arange(0, W.block_c)
+    program = program // W.channel_blocks
+    tap = program % W.tap_blocks * W.block_t + tl.arange(0, W.block_t)
+    program = program // W.tap_blocks
+    co = program % W.rows
+    group = program // W.rows
+    known = tap < W.slots
+    real = known[:, None] & (ci < W.group_channels)[None, :] & (co < W.group_outputs)
+    place = tap // (W.taps[1] * W.taps[2]) * W.strides[2]
+    place += tap // W.taps[2] % W.taps[1] * W.strides[3] + tap % W.taps[2] * W.strides[4]
+    source = (group * W.group_channels + ci).to(tl.int64) * W.strides[0]
+    source = weight + co.to(tl.int64) * W.strides[1] + source[None, :] + place[:, None]
+    v = tl.load(source, mask=real, other=0.0)
+    wild = tl.where(v - v == 0, 0, 1)
+    if tl.max(tl.max(wild, 1), 0) > 0:
+        tl.atomic_max(flag, epoch)
+    if W.tf32:
+        v = nearest_tf32(v)
+    slot = tl.load(slot_of_tap + tap, mask=known, other=0)
+    row = (group * W.rows + co).to(tl.int64) * (W.slots * W.kept)
+    target = packed + row + slot[:, None] * W.kept + ci[None, :]
+    tl.store(target, v, mask=known[:, None] & (ci < W.kept)[None, :])
+
+
+@triton.jit(do_not_specialize=["epoch"])
+def prepare(
+    x, rows, weight, packed, slot_of_tap, flag, epoch, batch, tensors, numbers,
+    C: tl.constexpr, W: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """The first programs take weights, the others input."""
+    program = tl.program_id(0)
+    if program < W.programs:
+        copy_weights(program, weight, packed, slot_of_tap, flag, epoch, W)
+    else:
+        copy_input(program - W.programs, x, rows, batch, tensors, numbers, C, ACC)

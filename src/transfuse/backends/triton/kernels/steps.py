@@ -1,0 +1,132 @@
+"""The stages after (and before) a convolution, on a tile of channels times positions.
+
+``OPS`` names them in order; ``AT[i]`` is where step ``i`` finds its first number or tensor. For a
+statistic, ``SIZE[i]`` channels share one and ``COUNT[i]`` of them make a sample. One function
+serves every kernel: a new stage is a new branch here and a line in ``lower.py``.
+"""
+
+import triton
+import triton.language as tl
+
+from transfuse.backends.triton.kernels.numbers import (
+    LOG2E,
+    larger,
+    power_of_two,
+    reciprocal,
+    sigmoid,
+    smaller,
+    tanh,
+)
+
+
+@triton.jit
+def number(numbers, at, like):
+    """A number of the chain, exact in the tile's type: three float32 add up to a float64."""
+    if like.dtype == tl.float64:
+        wide = numbers[at].to(tl.float64) + numbers[at + 1].to(tl.float64)
+        return wide + numbers[at + 2].to(tl.float64)
+    else:
+        return numbers[at]
+
+
+@triton.jit
+def spread(values, AXIS: tl.constexpr):
+    """One value per channel, to meet a tile."""
+    return tl.expand_dims(values, 1 - AXIS)
+
+
+@triton.jit
+def operand(tensors, at, channel, live, like, AXIS: tl.constexpr):
+    """A per-channel tensor, to meet a tile; of one channel alone, a number."""
+    if like.shape[AXIS] == 1:
+        return tl.load(tensors[at]).to(like.dtype)
+    else:
+        return spread(tl.load(tensors[at] + channel, mask=live, other=0.0).to(like.dtype), AXIS)
+
+
+@triton.jit
+def statistic(tensors, at, n, channel, live, like, SIZE: tl.constexpr, COUNT: tl.constexpr, AXIS: tl.constexpr):
+    """One half of a sample's statistic, to meet a tile."""
+    if like.shape[AXIS] == 1:
+        return tl.load(tensors[at] + n * COUNT).to(like.dtype)
+    else:
+        return operand(tensors, at, n * COUNT + channel // SIZE, live, like, AXIS)
+
+
+@triton.jit
+def steps(
+    v,
+    channel,
+    live,
+    valid,
+    n,
+    tensors,
+    numbers,
+    POSITIONS: tl.constexpr,
+    OPS: tl.constexpr,
+    AT: tl.constexpr,
+    SIZE: tl.constexpr,
+    COUNT: tl.constexpr,
+    AXIS: tl.constexpr,
+    WHOLE: tl.constexpr = False,  # the tile has no channels but real ones
+):
+    """``v`` after all steps; ``live`` and ``valid`` tell real channels and positions from padding.
+
+    Statistics of a sample are read for sample ``n``, the same for the whole tile.
+    """
+    for i in tl.static_range(len(OPS)):
+        if OPS[i] == "add":
+            v = v + operand(tensors, AT[i], channel, live, v, AXIS)
+        elif OPS[i] == "add_number":
+            v = v + number(numbers, AT[i], v)
+        elif OPS[i] == "poison":  # a bias that cancels but for NaN and Inf
+            v = v + 0.0 * operand(tensors, AT[i], channel, live, v, AXIS)
+        elif OPS[i] == "scale":
+            v = v * operand(tensors, AT[i], channel, live, v, AXIS)
+        elif OPS[i] == "scale_number":
+            v = v * number(numbers, AT[i], v)
+        elif OPS[i] == "clamp":
+            v = smaller(larger(v, number(numbers, AT[i], v)), number(numbers, AT[i] + 3, v))
+        elif OPS[i] == "sigmoid":
+            v = sigmoid(v)
+        elif OPS[i] == "tanh":
+            v = tanh(v)
+        elif OPS[i] == "softmax":
+            if v.shape[AXIS] > 1 and not WHOLE:
+                v = tl.where(spread(live, AXIS), v, float("-inf"))
+            # A rounding of top * log2(e) is the same for all channels: it cancels.
+            top = tl.max(v, AXIS) * LOG2E
+            v = power_of_two(v * LOG2E - tl.expand_dims(top, AXIS))
+            v = v * tl.expand_dims(reciprocal(tl.sum(v, AXIS)), AXIS)
+        elif OPS[i] == "sum":
+            if v.shape[AXIS] > 1:
+                if not WHOLE:
+                    v = tl.where(spread(live, AXIS), v, 0.0)
+                v = tl.expand_dims(tl.sum(v, AXIS), AXIS)
+        elif OPS[i] == "batch_apply":  # tensors: mean, 1/std
+            v = v - operand(tensors, AT[i], channel, live, v, AXIS)
+            v = v * operand(tensors, AT[i] + 1, channel, live, v, AXIS)
+        elif OPS[i] == "group_apply":  # tensors: mean, 1/std of (sample, group)
+            v = v - statistic(tensors, AT[i], n, channel, live, v, SIZE[i], COUNT[i], AXIS)
+            v = v * statistic(tensors, AT[i] + 1, n, channel, live, v, SIZE[i], COUNT[i], AXIS)
+        elif OPS[i] == "space_apply":  # tensors: maximum, 1/sum of (sample, channel)
+            v = tl.exp(v - statistic(tensors, AT[i], n, channel, live, v, 1, COUNT[i], AXIS))
+            v = v * statistic(tensors, AT[i] + 1, n, channel, live, v, 1, COUNT[i], AXIS)
+        elif OPS[i] == "bounded_apply":
+            total = statistic(tensors, AT[i] + 1, n, channel, live, v, 1, COUNT[i], AXIS)
+            v = tl.exp(v) * total
+        elif OPS[i] == "group_norm":  # the tile is one group of one sample
+            here = tl.expand_dims(valid, AXIS)
+            if v.shape[AXIS] > 1:
+                here = here & spread(live, AXIS)
+            size = POSITIONS * SIZE[i]
+            v = tl.where(here, v, 0.0)
+            v = v - tl.sum(v) / size
+            square = tl.sum(tl.where(here, v * v, 0.0)) / size
+            v = v * (1.0 / tl.sqrt(square + number(numbers, AT[i], v)))
+        elif OPS[i] == "space_softmax":  # the tile holds every position
+            here = tl.expand_dims(valid, AXIS)
+            v = tl.where(here, v, float("-inf"))
+            v = tl.exp(v - tl.expand_dims(tl.max(v, 1 - AXIS), 1 - AXIS))
+            v = v * tl.expand_dims(1.0 / tl.sum(tl.where(here, v, 0.0), 1 - AXIS), 1 - AXIS)
+    return v

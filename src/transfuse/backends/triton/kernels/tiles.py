@@ -1,0 +1,103 @@
+"""Where a tile lies: its anchors among the rows that are read, its results among those written.
+
+Three *forms*. ``rows``: consecutive rows of a flat copy, halos between the lines; every shift is
+one offset. ``box``: a box of depth, height, width of one sample. ``batch``: a box of depth,
+height, width and samples, samples innermost; a box of one position skips taps that fall outside.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def anchors(
+    tile,
+    p,
+    batch,
+    FORM: tl.constexpr,
+    BOX: tl.constexpr,
+    ANCHORS: tl.constexpr,
+    EXTENT: tl.constexpr,
+    CROSS: tl.constexpr,
+):
+    """Sample and anchor of each position ``p`` of a tile: n, d, h, w. Positions may be numbers."""
+    if FORM == "rows":
+        LINE: tl.constexpr = EXTENT[2]
+        PLANE: tl.constexpr = EXTENT[1] * LINE
+        SAMPLE: tl.constexpr = EXTENT[0] * PLANE
+        if CROSS:  # tiles run on from one sample into the next
+            at = tile * BOX[3] + p
+            n = at // SAMPLE
+            at = at % SAMPLE
+        else:
+            USED: tl.constexpr = (ANCHORS[0] - 1) * PLANE + (ANCHORS[1] - 1) * LINE + ANCHORS[2]
+            TILES: tl.constexpr = (USED + BOX[3] - 1) // BOX[3]
+            n = tile // TILES + 0 * p
+            at = tile % TILES * BOX[3] + p
+        return n, at // PLANE, at // LINE % EXTENT[1], at % LINE
+    elif FORM == "box":
+        WIDE: tl.constexpr = (ANCHORS[2] + BOX[3] - 1) // BOX[3]
+        HIGH: tl.constexpr = (ANCHORS[1] + BOX[2] - 1) // BOX[2]
+        DEEP: tl.constexpr = (ANCHORS[0] + BOX[1] - 1) // BOX[1]
+        w = tile % WIDE * BOX[3] + p % BOX[3]
+        tile = tile // WIDE
+        h = tile % HIGH * BOX[2] + p // BOX[3] % BOX[2]
+        tile = tile // HIGH
+        d = tile % DEEP * BOX[1] + p // (BOX[3] * BOX[2])
+        return tile // DEEP + 0 * p, d, h, w
+    else:
+        SAMPLES = (batch + BOX[3] - 1) // BOX[3]
+        WIDE: tl.constexpr = (ANCHORS[2] + BOX[2] - 1) // BOX[2]
+        HIGH: tl.constexpr = (ANCHORS[1] + BOX[1] - 1) // BOX[1]
+        n = tile % SAMPLES * BOX[3] + p % BOX[3]
+        tile = tile // SAMPLES
+        w = tile % WIDE * BOX[2] + p // BOX[3] % BOX[2]
+        tile = tile // WIDE
+        h = tile % HIGH * BOX[1] + p // (BOX[3] * BOX[2]) % BOX[1]
+        return n, tile // HIGH * BOX[0] + p // (BOX[3] * BOX[2] * BOX[1]), h, w
+
+
+@triton.jit
+def row_of(n, d, h, w, batch, residue, T: tl.constexpr):
+    """The row of the copy that holds an input."""
+    if T.form == "batch":
+        deep = residue * T.extent[0] + d - T.low
+        return ((deep * T.extent[1] + h) * T.extent[2] + w) * batch + n
+    else:
+        sample = (residue * batch + n) * T.extent[0] + d
+        return (sample * T.extent[1] + h) * T.extent[2] + w
+
+
+@triton.jit
+def divided(offset, residue, AXIS: tl.constexpr, T: tl.constexpr):
+    """An offset in inputs as one in rows, and the residue with that of this axis."""
+    if T.residues[AXIS] > 1:
+        # Offsets may be negative: a multiple of the residues keeps division in the positive.
+        positive = offset + (T.residues[AXIS] << 16)
+        residue = residue * T.residues[AXIS] + positive % T.residues[AXIS]
+        offset = positive // T.residues[AXIS] - (1 << 16)
+    return offset, residue
+
+
+@triton.jit
+def load_rows(x, n, d, h, w, batch, od, oh, ow, channel, T: tl.constexpr):
+    """The tile of input at an offset from the anchors that start at (n, d, h, w): [P, depth]."""
+    residue = 0
+    od, residue = divided(od, residue, 0, T)
+    oh, residue = divided(oh, residue, 1, T)
+    ow, residue = divided(ow, residue, 2, T)
+    if T.form == "rows":
+        row = row_of(n, d + od, h + oh, w + ow, batch, residue, T)
+        tile = x.load([0, 0, 0, row, channel])
+    elif T.form == "box":
+        tile = x.load([residue * batch + n, d + od, h + oh, w + ow, channel])
+    else:
+        deep = residue * T.extent[0] + d + od - T.low
+        tile = x.load([deep, h + oh, w + ow, n, channel])
+    return tile.reshape(T.positions, T.depth)
+
+
+@triton.jit
+def place_in_sample(tile, T: tl.constexpr):
+    """The first result of a tile of rows that lie as results do."""
+    return tile % T.tiles_of_sample * T.joined_box[3]

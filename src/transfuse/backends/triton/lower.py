@@ -1,0 +1,351 @@
+"""A plan as launches: which steps run in which kernel, what is gathered, what is stored."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import isnan, nan
+from typing import Any
+
+import numpy as np
+
+from transfuse.chain import Chain
+from transfuse.plan import Plan
+from transfuse.problem import Problem, Shape
+from transfuse.stages import Stage
+from transfuse.stages.channel import ChannelSoftmax, ChannelSum
+from transfuse.stages.pointwise import Add, Clamp, Pointwise, Scale, Sigmoid, Tanh
+from transfuse.stages.whole import (
+    BatchApply,
+    BatchNorm,
+    BatchStatistics,
+    GroupNorm,
+    SpaceSoftmax,
+    Whole,
+)
+from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool, Window
+
+MOST_CHANNELS = 256
+"""Channels a tile of the convolution can hold where a stage must see them all."""
+
+MOST_ELEMENTS = 2**16
+"""Elements one tile can hold where a stage must see them all."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a tile. ``tensors`` are operands by name, or ``(statistic, half)``."""
+
+    op: str
+    tensors: tuple[str | tuple[int, int], ...] = ()
+    numbers: tuple[float, ...] = ()
+    size: int = 1
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """``size`` neighbouring channels of ``channels`` share one, over a sample or the batch."""
+
+    kind: str  # "moments", "peaks" or "exponentials"
+    channels: int
+    size: int = 1
+    over_batch: bool = False
+    eps: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One kernel over all tiles. ``late`` and ``early`` name the statistic gathered, by number."""
+
+    convolves: bool
+    source: Shape
+    result: Shape
+    before: tuple[Step, ...]
+    window: Window | None
+    after: tuple[Step, ...]
+    early: int | None
+    late: int | None
+    stores: bool
+
+    @property
+    def channel_stage(self) -> bool:
+        """Whether a tile must hold all channels."""
+        return any(step.op in ("softmax", "sum") for step in (*self.before, *self.after))
+
+    @property
+    def summed(self) -> bool:
+        return any(step.op == "sum" for step in self.after)
+
+    @property
+    def resident(self) -> Step | None:
+        """The norm whose statistic a tile takes for itself."""
+        found = [step for step in self.after if step.op in ("group_norm", "space_softmax")]
+        return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a backend launches: prologue, passes in order, and the statistics between them."""
+
+    prologue: tuple[Step, ...]
+    pool: Window | None
+    after_pool: tuple[Step, ...]
+    factor: float
+    passes: tuple[Pass, ...]
+    statistics: tuple[Statistic, ...]
+
+
+class Refused(Exception):
+    """Why there is no such program."""
+
+
+@lru_cache(maxsize=4096)
+def program(chain: Chain, plan: Plan) -> Program:
+    """The launches of a plan; ``chain`` is the one as declared. Raises ``Refused``."""
+    walk = _Walk(chain, plan)
+    return walk.program()
+
+
+@dataclass
+class _Walk:
+    declared: Chain
+    plan: Plan
+    passes: list[Pass] = field(default_factory=list)
+    statistics: list[Statistic] = field(default_factory=list)
+
+    def program(self) -> Program:
+        chain, problem = self.plan.chain, self.plan.problem
+        before, pool, after = self._prologue(chain)
+        factor = chain.conv.weight_scale
+        if isinstance(pool, AvgPool) and pool.divide:
+            factor /= pool.cells(chain.conv.rank)
+        self._epilogue(chain, problem)
+        for each in self.passes:
+            _check(each, chain.conv.rank)
+        return Program(before, pool, after, factor, tuple(self.passes), tuple(self.statistics))
+
+    def _prologue(
+        self, chain: Chain
+    ) -> tuple[tuple[Step, ...], Window | None, tuple[Step, ...]]:
+        sides: tuple[list[Step], list[Step]] = ([], [])
+        pool: Window | None = None
+        for stage in chain.prologue:
+            if isinstance(stage, AvgPool | MaxPool) and pool is None:
+                pool = stage
+            elif isinstance(stage, Pointwise):
+                sides[pool is not None].extend(_STEPS[type(stage)](stage))
+            else:
+                raise Refused(f"before the convolution it has no kernel for {stage}")
+        return tuple(sides[0]), pool, tuple(sides[1])
+
+    def _epilogue(self, chain: Chain, problem: Problem) -> None:
+        shapes = chain.shapes(problem)
+        self.source, self.convolves = shapes[chain.at + 1], True
+        self.steps: list[Step | Window | int] = list(self._bias(chain))
+        for i, stage in enumerate(chain.epilogue, chain.at + 1):
+            shape = shapes[i]
+            if isinstance(stage, BatchStatistics):
+                self.statistics.append(_statistic(stage, shape))
+                self.steps.append(len(self.statistics) - 1)
+            elif isinstance(stage, Whole) and i not in self.plan.resident:
+                self._cut(stage, shape, again=i in self.plan.recomputed)
+            elif isinstance(stage, Whole):
+                self.steps.extend(_resident(stage, shape))
+            elif isinstance(stage, Window):
+                self.steps.append(stage)
+            elif type(stage) in _STEPS:
+                if isinstance(stage, ChannelSum | ChannelSoftmax) and not self._sees(shape):
+                    self._pass(shape, late=None, stores=True)
+                    self.source, self.convolves, self.steps = shape, False, []
+                self.steps.extend(_STEPS[type(stage)](stage))
+            else:
+                raise Refused(f"it has no kernel for {stage}")
+        self._pass(shapes[-1], late=None, stores=True)
+
+    def _sees(self, shape: Shape) -> bool:
+        """Whether a tile of the pass under way holds all channels."""
+        problem = self.plan.problem
+        grouped = problem.groups > 1 and problem.groups < problem.in_channels
+        return not self.convolves or (shape.c <= MOST_CHANNELS and (not grouped or shape.c == 1))
+
+    def _bias(self, chain: Chain) -> tuple[Step, ...]:
+        if isinstance(chain.conv.bias, str):
+            return (Step("add", (chain.conv.bias,)),)
+        dropped = self.declared.conv.bias
+        used = {name for stage in chain.stages for name in stage.operands}
+        if isinstance(dropped, str) and dropped not in used:
+            return (Step("poison", (dropped,)),)
+        return ()
+
+    def _cut(self, stage: Whole, shape: Shape, again: bool) -> None:
+        late = None
+        if stage.gathers:
+            self.statistics.append(_statistic(stage, shape))
+            late = len(self.statistics) - 1
+        elif isinstance(stage, BatchApply):  # gathered before the pool that stands between
+            self.statistics[-1] = replace(self.statistics[-1], eps=stage.eps)
+        self._pass(shape, late, stores=not again)
+        if again:
+            self.steps = [step for step in self.steps if not isinstance(step, int)]
+        else:
+            self.source, self.convolves, self.steps = shape, False, []
+        self.steps.extend(_apply(stage, shape, len(self.statistics) - 1))
+
+    def _pass(self, result: Shape, late: int | None, stores: bool) -> None:
+        windows = [at for at, step in enumerate(self.steps) if isinstance(step, Window)]
+        if len(windows) > 1 or (windows and not self.convolves):
+            found = self.steps[windows[-1]]
+            raise Refused(f"it pools once after the convolution, and {found} is one more")
+        at = windows[0] if windows else -1
+        before = [s for s in self.steps[: max(at, 0)] if isinstance(s, Step)]
+        after = [s for s in self.steps[at + 1 :] if isinstance(s, Step)]
+        early = [s for s in self.steps if isinstance(s, int)]
+        window = self.steps[at] if windows else None
+        assert window is None or isinstance(window, Window)
+        self.passes.append(
+            Pass(
+                self.convolves,
+                self.source,
+                result,
+                tuple(before),
+                window,
+                tuple(after),
+                early[0] if early else None,
+                late,
+                stores,
+            )
+        )
+
+
+def _check(each: Pass, rank: int) -> None:
+    """Refuse what no tile can hold."""
+    if each.window is not None and each.early is not None:
+        for kernel, stride, padding in each.window.windows(rank):
+            if stride != kernel or padding:
+                raise Refused(
+                    f"windows of {each.window} overlap where a statistic is gathered before them"
+                )
+    if any(step.op == "sum" for step in each.before):
+        raise Refused("it sums over channels after a window, not before one")
+    if each.channel_stage and power(each.source.c) * 4 > MOST_ELEMENTS:
+        raise Refused(f"softmax and sum over {each.source.c} channels do not fit one tile")
+    resident = each.resident
+    if resident is not None:
+        grouped = resident.op == "group_norm" and resident.size != each.source.c
+        if each.channel_stage and grouped:
+            raise Refused("a norm over groups and a stage over all channels meet in one pass")
+        held = (each.source.c if each.channel_stage else resident.size) * each.source.positions
+        if power(held) > MOST_ELEMENTS:
+            raise Refused(f"a tile would hold {held} elements; {MOST_ELEMENTS} is the most")
+
+
+def power(n: int) -> int:
+    """The power of two that holds ``n``."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _operand(op: str, value: Any) -> tuple[Step, ...]:
+    if isinstance(value, str):
+        return (Step(op, (value,)),)
+    return (Step(f"{op}_number", numbers=(float(value),)),)
+
+
+def _clamp(stage: Clamp) -> tuple[Step, ...]:
+    low, high = float(stage.low), float(stage.high)
+    if isnan(low) or isnan(high):  # everything becomes NaN
+        return (Step("scale_number", numbers=(nan,)),)
+    return (Step("clamp", numbers=(low, high)),)
+
+
+_STEPS: dict[type[Stage], Callable[[Any], tuple[Step, ...]]] = {
+    Add: lambda s: _operand("add", s.term),
+    Scale: lambda s: _operand("scale", s.factor),
+    Clamp: _clamp,
+    Sigmoid: lambda s: (Step("sigmoid"),),
+    Tanh: lambda s: (Step("tanh"),),
+    ChannelSoftmax: lambda s: (Step("softmax"),),
+    ChannelSum: lambda s: (Step("sum"),),
+}
+
+
+def _affine(stage: Any) -> tuple[Step, ...]:
+    weight = (Step("scale", (stage.weight,)),) if stage.weight is not None else ()
+    return weight + ((Step("add", (stage.bias,)),) if stage.bias is not None else ())
+
+
+def _statistic(stage: Whole, shape: Shape) -> Statistic:
+    if isinstance(stage, SpaceSoftmax):
+        return Statistic("exponentials" if stage.bounded else "peaks", shape.c)
+    if isinstance(stage, GroupNorm):
+        return Statistic("moments", shape.c, shape.c // int(stage.num_groups), eps=stage.eps)
+    eps = stage.eps if isinstance(stage, BatchNorm) else 0.0
+    return Statistic("moments", shape.c, over_batch=True, eps=eps)
+
+
+def _apply(stage: Whole, shape: Shape, at: int) -> tuple[Step, ...]:
+    halves = ((at, 0), (at, 1))
+    if isinstance(stage, SpaceSoftmax):
+        op = "bounded_apply" if stage.bounded else "space_apply"
+        return (Step(op, halves, count=shape.c),)
+    if isinstance(stage, GroupNorm):
+        groups = int(stage.num_groups)
+        step = Step("group_apply", halves, size=shape.c // groups, count=groups)
+        return (step, *_affine(stage))
+    assert isinstance(stage, BatchNorm | BatchApply)
+    return (Step("batch_apply", halves), *_affine(stage))
+
+
+def _resident(stage: Whole, shape: Shape) -> tuple[Step, ...]:
+    if isinstance(stage, SpaceSoftmax):
+        return (Step("space_softmax"),)
+    if isinstance(stage, GroupNorm):
+        size = shape.c // int(stage.num_groups)
+        return (Step("group_norm", numbers=(stage.eps,), size=size), *_affine(stage))
+    raise Refused(f"one tile holds no batch, as {stage} would need")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Steps as a kernel takes them: names and numbers in flat tuples."""
+
+    ops: tuple[str, ...]
+    at: tuple[int, ...]
+    size: tuple[int, ...]
+    count: tuple[int, ...]
+
+
+class Arguments:
+    """Tensors and numbers of one launch, each step told where its own begin."""
+
+    def __init__(self) -> None:
+        self.tensors: list[str | tuple[int, int]] = []
+        self.numbers: list[float] = []
+
+    def table(self, steps: tuple[Step, ...]) -> Table:
+        at = []
+        for step in steps:
+            at.append(len(self.tensors) if step.tensors else len(self.numbers))
+            self.tensors.extend(step.tensors)
+            for number in step.numbers:
+                self.numbers.extend(thirds(number))
+        ops = tuple(step.op for step in steps)
+        sizes = tuple(step.size for step in steps)
+        return Table(ops, tuple(at), sizes, tuple(step.count for step in steps))
+
+    def sign(self, window: Window | None) -> int:
+        """Where the operand stands by whose sign a window takes its extremum."""
+        if not isinstance(window, ExtremumPool):
+            return 0
+        assert isinstance(window.sign, str)
+        self.tensors.append(window.sign)
+        return len(self.tensors) - 1
+
+
+def thirds(number: float) -> tuple[float, float, float]:
+    """A float64 as three float32 that add up to it."""
+    parts = []
+    for _ in range(3):
+        part = float(np.float32(number))
+        parts.append(part)
+        number = number - part if abs(part) != float("inf") and part == part else 0.0
+    return parts[0], parts[1], parts[2]

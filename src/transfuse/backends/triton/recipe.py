@@ -1,0 +1,455 @@
+"""A program as launches made ready once: what is left for a call is memory and addresses."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import prod
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from transfuse.backends.triton import config as tiling
+from transfuse.backends.triton.copies import Five, InputCopy, WeightCopy
+from transfuse.backends.triton.kernels.convolve import convolve
+from transfuse.backends.triton.kernels.finish import finish
+from transfuse.backends.triton.kernels.prepare import prepare
+from transfuse.backends.triton.kernels.statistics import merge
+from transfuse.backends.triton.lattice import Lattice, Three
+from transfuse.backends.triton.lower import (
+    Arguments,
+    Pass,
+    Program,
+    Step,
+    Table,
+    power,
+    thirds,
+)
+from transfuse.backends.triton.tile import After, Tile, copied
+from transfuse.elements import ELEMENTS
+from transfuse.problem import Problem, Shape
+from transfuse.stages.window import AvgPool, ExtremumPool, Window
+
+ACC = {"fp32": tl.float32, "fp16": tl.float32, "bf16": tl.float32, "fp64": tl.float64}
+X, WEIGHT, OUT, FLAG, OPERANDS = range(5)
+"""Tensors of a call by number; operands follow in the order of their names, then the scratch."""
+
+_epochs = count(1)
+
+
+@dataclass(frozen=True)
+class At:
+    """The tensor of that number."""
+
+    number: int
+
+    def of(self, tensors: Sequence[Tensor]) -> Any:
+        return tensors[self.number]
+
+
+@dataclass(frozen=True)
+class All:
+    """The tensors of these numbers; one that is not looked at where there are none."""
+
+    numbers: tuple[int, ...]
+
+    def of(self, tensors: Sequence[Tensor]) -> Any:
+        return tuple([tensors[number] for number in self.numbers]) or (tensors[FLAG],)
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """A tensor to be read in boxes."""
+
+    number: int
+    sizes: tuple[int, ...]
+    box: tuple[int, ...]
+
+    def of(self, tensors: Sequence[Tensor]) -> Any:
+        strides = [prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
+        return TensorDescriptor(tensors[self.number], list(self.sizes), strides, list(self.box))
+
+
+@dataclass
+class Launch:
+    """A kernel with its arguments; those that differ from call to call are filled in."""
+
+    kernel: Any
+    programs: int
+    arguments: list[Any]
+    options: dict[str, int] = field(default_factory=dict)
+    compiled: Any = None
+
+    def __post_init__(self) -> None:
+        self.open = [
+            (at, each)
+            for at, each in enumerate(self.arguments)
+            if isinstance(each, At | All | Boxes)
+        ]
+        self.epochs = [at for at, each in enumerate(self.arguments) if each is _epochs]
+
+    def __call__(self, tensors: Sequence[Tensor], epoch: int) -> None:
+        arguments = self.arguments.copy()
+        for at, each in self.open:
+            arguments[at] = each.of(tensors)
+        for at in self.epochs:
+            arguments[at] = epoch
+        grid = (self.programs, 1, 1)
+        if self.compiled is None:
+            self.compiled = self.kernel[grid](*arguments, **self.options)
+        else:
+            self.compiled[grid](*arguments)
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What the kernel ``finish`` knows when it is compiled."""
+
+    sizes: Three
+    channels: int
+    group: int
+    block_c: int
+    block_p: int
+    source_strides: Five
+    source_linear: bool
+    strides: Five
+    linear: bool
+    wide: bool
+    steps: Table
+    late: str
+    over_batch: bool
+    counted: int
+    summed: bool
+    stored: bool
+
+    @property
+    def positions(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.positions // self.block_p)
+
+    @property
+    def groups(self) -> int:
+        return -(-self.channels // self.group)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor between two passes: its number, and how it lies."""
+
+    number: int
+    strides: Five
+
+
+class Recipe:
+    """The launches of one program for tensors that lie in one way."""
+
+    def __init__(
+        self,
+        program: Program,
+        core: Problem,
+        source: Three,
+        strides: tuple[Five, Five, Five],
+        operands: Sequence[str],
+        device: torch.device,
+        choose: Callable[[tiling.Shape], tiling.Config],
+    ) -> None:
+        self.program, self.core, self.source, self.device = program, core, source, device
+        self.x_strides, self.weight_strides, self.out_strides = strides
+        self.names = {name: OPERANDS + at for at, name in enumerate(operands)}
+        self.scratch: list[tuple[int, torch.dtype]] = []
+        self.launches: list[Launch] = []
+        self.statistics: dict[int, tuple[int, int]] = {}
+        self.copies: dict[InputCopy | WeightCopy, int] = {}
+        self.choose = choose
+        self.acc = ACC[core.dtype]
+        self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
+        self._build()
+
+    def __call__(self, tensors: list[Tensor]) -> None:
+        """Run on x, weight, out, flag and the operands."""
+        for size, dtype in self.scratch:
+            tensors.append(torch.empty(size, dtype=dtype, device=self.device))
+        epoch = next(_epochs)
+        for launch in self.launches:
+            launch(tensors, epoch)
+
+    def _build(self) -> None:
+        stored = Place(X, self.x_strides)
+        for at, each in enumerate(self.program.passes):
+            out = Place(OUT, self.out_strides)
+            convolves = each.convolves
+            if each.stores and at + 1 < len(self.program.passes):
+                form = self._config(each).form if convolves else "box"
+                out = self._between(each.result, form)
+            if convolves:
+                self._convolve(each, out)
+            else:
+                self._finish(each, stored, out)
+            stored = out
+
+    def _config(self, each: Pass) -> tiling.Config:
+        return self.choose(shape_of(self.program, self.core, each))
+
+    def _convolve(self, each: Pass, out: Place) -> None:
+        core, program = self.core, self.program
+        shape, config = shape_of(program, core, each), self._config(each)
+        lattice, batch = shape.lattice, core.batch
+        tile = Tile.of(shape, config, _kind(each.window))
+        rows, packed = self._copies(lattice, tile)
+        arguments = Arguments()
+        before, after = arguments.table(each.before), arguments.table(each.after)
+        gathered = each.early if each.early is not None else each.late
+        tiles = tiling.tiles(shape, config.form, config.box, tile.cross)
+        partials, plane, counted = FLAG, 0, tiles
+        if gathered is not None:
+            statistic = program.statistics[gathered]
+            counted = tiles if statistic.over_batch else tiles // batch
+            plane = tiles * tile.of_tile * statistic.channels
+            partials = self._scratch(3 * plane)
+        rest = After(
+            before=before,
+            after=after,
+            sign=arguments.sign(each.window),
+            early=_gathers(program, each.early),
+            late=_gathers(program, each.late),
+            counted=1 if gathered is None else program.statistics[gathered].channels,
+            summed=each.summed,
+            stored=each.stores,
+            linear=tile.ordered and _linear(tile.results, out.strides),
+            wide=_wide(each.result, out.strides),
+            strides=out.strides,
+        )
+        x: At | Boxes = At(rows)
+        w: At | Boxes = At(packed)
+        if not tile.depthwise:
+            x = Boxes(rows, _copy_sizes(tile, batch), (*config.box, config.depth))
+            sizes = tile.groups * tile.rows, tile.slots * tile.kept
+            w = Boxes(packed, sizes, (config.channels, config.depth))
+        programs = tiles * tile.of_tile * tile.channel_blocks
+        common = [
+            x, w, At(rows), At(packed), At(out.number), self._constant(lattice.table), At(FLAG),
+            _epochs, batch, self._tensors(arguments), _numbers(arguments), At(partials), plane,
+            counted, programs, tile, rest, self.acc, _dot(core),
+        ]  # fmt: skip
+        options = {"num_warps": config.warps, "num_stages": config.stages}
+        self.launches.append(Launch(convolve, programs, [*common, False], options))
+        if not tile.depthwise and lattice.leaves:
+            options = {"num_warps": 32, "num_stages": 1}
+            self.launches.append(Launch(convolve, min(programs, 128), [*common, True], options))
+        if gathered is not None:
+            self._merge(gathered, partials, plane, counted * tile.of_tile)
+
+    def _finish(self, each: Pass, source: Place, out: Place) -> None:
+        batch, channels = self.core.batch, each.source.c
+        sizes = three(each.source.spatial, 1)
+        resident = each.resident
+        group = channels
+        if not each.channel_stage:
+            group = resident.size if resident is not None else min(channels, 16)
+        block_c = max(2, power(group))  # a tile of one is what a sum over channels leaves
+        block_p = power(prod(sizes))
+        if resident is None:
+            block_p = min(block_p, max(16, 8192 // block_c))
+        arguments = Arguments()
+        statistic = None if each.late is None else self.program.statistics[each.late]
+        what = Finish(
+            sizes=sizes,
+            channels=channels,
+            group=group,
+            block_c=block_c,
+            block_p=block_p,
+            source_strides=source.strides,
+            source_linear=_linear(sizes, source.strides),
+            strides=out.strides,
+            linear=_linear(sizes, out.strides),
+            wide=_wide(each.source, source.strides) or _wide(each.result, out.strides),
+            steps=arguments.table(each.after),
+            late=_gathers(self.program, each.late),
+            over_batch=statistic is not None and statistic.over_batch,
+            counted=1 if statistic is None else statistic.channels,
+            summed=each.summed,
+            stored=each.stores,
+        )
+        partials, plane = FLAG, 0
+        if statistic is not None:
+            plane = batch * statistic.channels * what.tiles
+            partials = self._scratch(3 * plane)
+        arguments_ = [
+            At(source.number), At(out.number), batch, self._tensors(arguments),
+            _numbers(arguments), At(partials), plane, what, self.acc,
+        ]  # fmt: skip
+        warps = min(32, max(1, block_c * block_p // 1024))
+        programs = batch * what.groups * what.tiles
+        self.launches.append(Launch(finish, programs, arguments_, {"num_warps": warps}))
+        if statistic is not None and each.late is not None:
+            runs = what.tiles * (batch if statistic.over_batch else 1)
+            self._merge(each.late, partials, plane, runs)
+
+    def _merge(self, at: int, partials: int, plane: int, tiles: int) -> None:
+        statistic = self.program.statistics[at]
+        run = tiles * statistic.size
+        halves = self._scratch(plane // run), self._scratch(plane // run)
+        block = min(1024, power(run))
+        arguments = [
+            At(partials), At(halves[0]), At(halves[1]), run, plane, thirds(statistic.eps),
+            statistic.kind, block,
+        ]  # fmt: skip
+        warps = max(1, min(4, block // 64))
+        self.launches.append(Launch(merge, plane // run, arguments, {"num_warps": warps}))
+        self.statistics[at] = halves
+
+    def _copies(self, lattice: Lattice, tile: Tile) -> tuple[int, int]:
+        """The numbers of the copies of input and weights, made by now."""
+        core, program = self.core, self.program
+        arguments = Arguments()
+        windows = ((1, 1, 0),) * core.rank
+        if program.pool is not None:
+            windows = program.pool.windows(core.rank)
+        kernel, stride, padding = (three(each, 1) for each in zip(*windows, strict=True))
+        after = program.after_pool
+        if program.factor != 1.0:
+            after = (Step("scale_number", numbers=(program.factor,)), *after)
+        extent, residues, low = copied(lattice, tile.form)
+        source = InputCopy(
+            strides=self.x_strides,
+            source=self.source,
+            inputs=three(core.spatial, 1),
+            pool=_kind(program.pool),
+            kernel=kernel,
+            stride=stride,
+            padding=(padding if core.rank == 3 else three(padding[3 - core.rank :], 0)),
+            residues=residues,
+            extent=extent,
+            low=low,
+            batch_last=tile.form == "batch",
+            groups=tile.groups,
+            group_channels=tile.group_channels,
+            kept=tile.kept,
+            before=arguments.table(program.prologue),
+            after=arguments.table(after),
+            tf32=core.arithmetic == "tf32",
+            wide=_wide(Shape(1, 1, self.source), self.x_strides),
+        )
+        weights = WeightCopy(
+            strides=self.weight_strides,
+            taps=tile.taps,
+            groups=tile.groups,
+            group_channels=tile.group_channels,
+            group_outputs=tile.group_outputs,
+            kept=tile.kept,
+            rows=tile.rows,
+            tf32=core.arithmetic == "tf32",
+        )
+        if source in self.copies and weights in self.copies:
+            return self.copies[source], self.copies[weights]
+        dtype = ELEMENTS[core.dtype].dtype
+        rows = self._scratch(source.rows(core.batch) * source.channels, dtype)
+        packed = self._scratch(weights.groups * weights.rows * weights.slots * weights.kept, dtype)
+        self.copies |= {source: rows, weights: packed}
+        arguments_ = [
+            At(X), At(rows), At(WEIGHT), At(packed), self._constant(lattice.slot_of_tap()),
+            At(FLAG), _epochs, core.batch, self._tensors(arguments), _numbers(arguments),
+            source, weights, self.acc,
+        ]  # fmt: skip
+        programs = weights.programs + source.programs(core.batch)
+        self.launches.append(Launch(prepare, programs, arguments_, {"num_warps": 4}))
+        return rows, packed
+
+    def _tensors(self, arguments: Arguments) -> All:
+        numbers = [
+            self.names[each] if isinstance(each, str) else self.statistics[each[0]][each[1]]
+            for each in arguments.tensors
+        ]
+        return All(tuple(numbers))
+
+    def _scratch(self, elements: int, dtype: torch.dtype | None = None) -> int:
+        self.scratch.append((max(1, elements), dtype or self.wide))
+        return OPERANDS + len(self.names) + len(self.scratch) - 1
+
+    def _between(self, shape: Shape, form: str) -> Place:
+        """A tensor between two passes; channels innermost where tiles are of samples."""
+        d, h, w = three(shape.spatial, 1)
+        n, c = shape.n, shape.c
+        strides: Five = (c * d * h * w, d * h * w, h * w, w, 1)
+        if form == "batch":
+            strides = (c, 1, h * w * n * c, w * n * c, n * c)
+        return Place(self._scratch(shape.numel), strides)
+
+    def _constant(self, values: tuple[int, ...]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=self.device)
+
+
+def shape_of(program: Program, core: Problem, each: Pass) -> tiling.Shape:
+    """What the tiles of a pass that convolves depend on."""
+    windows = ((1, 1, 0),) * core.rank
+    if each.window is not None:
+        windows = each.window.windows(core.rank)
+    lattice = Lattice.of(core.axes, windows, each.result.spatial, cover=each.early is not None)
+    item = ELEMENTS[core.dtype].itemsize
+    return tiling.describe(lattice, core, each, program.statistics, item)
+
+
+def three(values: Sequence[int], missing: int) -> Three:
+    """One value per axis, missing axes first."""
+    a, b, c = (missing,) * (3 - len(values)) + tuple(values)
+    return a, b, c
+
+
+def five(strides: Sequence[int]) -> Five:
+    """The strides of a tensor, those of missing axes 0."""
+    n, c, *space = strides
+    return n, c, *three(space, 0)
+
+
+def _copy_sizes(tile: Tile, batch: int) -> tuple[int, ...]:
+    """A copy of the input as the five axes that a form reads."""
+    residues, channels = prod(tile.residues), tile.groups * tile.kept
+    if tile.form == "rows":
+        return 1, 1, 1, residues * batch * prod(tile.extent), channels
+    if tile.form == "box":
+        return residues * batch, *tile.extent, channels
+    return residues * tile.extent[0], tile.extent[1], tile.extent[2], batch, channels
+
+
+def _linear(sizes: Three, strides: Five) -> bool:
+    """Whether positions follow each other at one stride."""
+    expected = strides[4]
+    for size, stride in zip(reversed(sizes), reversed(strides[2:]), strict=True):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _wide(shape: Shape, strides: Five) -> bool:
+    """Whether offsets within a tile may pass 32 bits."""
+    sizes = (shape.n, 1, *three(shape.spatial, 1))
+    return sum((n - 1) * abs(s) for n, s in zip(sizes, strides, strict=True)) >= 2**31
+
+
+def _kind(window: Window | None) -> str:
+    if window is None:
+        return ""
+    if isinstance(window, ExtremumPool):
+        return "sign"
+    return "sum" if isinstance(window, AvgPool) else "max"
+
+
+def _gathers(program: Program, at: int | None) -> str:
+    return "" if at is None else program.statistics[at].kind
+
+
+def _numbers(arguments: Arguments) -> tuple[float, ...]:
+    return tuple(arguments.numbers) or (0.0,)
+
+
+def _dot(core: Problem) -> str:
+    """How Triton multiplies: three products of tf32 make one of float32."""
+    if core.dtype == "fp64":
+        return "ieee"
+    return "tf32x3" if core.arithmetic == "fp32" else "tf32"
