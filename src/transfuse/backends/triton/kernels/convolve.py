@@ -53,13 +53,15 @@ def accumulate(
     T: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Outputs of one class and one member of the window, [channels, anchors]: on tensor cores."""
-    n, d, h, u = anchors(tile, 0, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+    CHANNELS: tl.constexpr = T.channels
+    POSITIONS: tl.constexpr = T.positions
+    n, d, h, u = anchors(tile, 0, batch, T)
     fd, nd, sd, fh, nh, sh, fw, nw, sw = entries(table, cd, ch, cw, member, T)
     if T.lone:
         fd, nd, sd = within(fd, nd, sd, d * T.residues[0], 0, T)
         fh, nh, sh = within(fh, nh, sh, h * T.residues[1], 1, T)
         fw, nw, sw = within(fw, nw, sw, u * T.residues[2], 2, T)
-    acc = tl.zeros([T.channels, T.positions], ACC)
+    acc = tl.zeros([CHANNELS, POSITIONS], ACC)
     for t in range(nd * nh * nw * T.blocks):
         tap = t // T.blocks
         block = t % T.blocks * T.depth
@@ -85,11 +87,13 @@ def accumulate_exact(
 
     What a tap finds outside the input is not multiplied, so no NaN or Inf of a weight shows there.
     """
-    p = tl.arange(0, T.positions)
-    n, d, h, u = anchors(tile, p, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+    CHANNELS: tl.constexpr = T.channels
+    POSITIONS: tl.constexpr = T.positions
+    p = tl.arange(0, POSITIONS)
+    n, d, h, u = anchors(tile, p, batch, T)
     fd, nd, sd, fh, nh, sh, fw, nw, sw = entries(table, cd, ch, cw, member, T)
-    weights = packed + (row + tl.arange(0, T.channels)).to(tl.int64) * (T.slots * T.kept)
-    acc = tl.zeros([T.channels, T.positions], ACC)
+    weights = packed + (row + tl.arange(0, CHANNELS)).to(tl.int64) * (T.slots * T.kept)
+    acc = tl.zeros([CHANNELS, POSITIONS], ACC)
     for t in range(nd * nh * nw * T.group_channels):
         tap = t // T.group_channels
         ci = t % T.group_channels
@@ -136,7 +140,7 @@ def outputs(
 @triton.jit
 def member_places(tile, p, batch, cd, ch, cw, member, T: tl.constexpr):
     """Which anchors meet an output of the convolution with a member of their window."""
-    n, d, h, u = anchors(tile, p, batch, T.form, T.box, T.anchors, T.extent, T.cross)
+    n, d, h, u = anchors(tile, p, batch, T)
     od = (d * T.classes[0] + cd) * T.window_stride[0] - T.window_padding[0]
     oh = (h * T.classes[1] + ch) * T.window_stride[1] - T.window_padding[1]
     ow = (u * T.classes[2] + cw) * T.window_stride[2] - T.window_padding[2]
@@ -148,7 +152,7 @@ def member_places(tile, p, batch, cd, ch, cw, member, T: tl.constexpr):
     return there & (ow >= 0) & (ow < T.outputs[2])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["epoch"])
 def convolve(
     x, w, rows, packed, out, table, flag, epoch, batch, tensors, numbers, partials, plane, tiles,
     programs, T: tl.constexpr, A: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
@@ -158,6 +162,14 @@ def convolve(
     unless weights hold NaN or Inf: such a weight must not meet the zeros around the input. As a
     branch of the first launch it would cost that one its registers.
     """
+    CHANNELS: tl.constexpr = T.channels
+    POSITIONS: tl.constexpr = T.positions
+    JOINED: tl.constexpr = T.joined
+    WHOLE: tl.constexpr = T.whole
+    EARLY: tl.constexpr = A.early
+    LATE: tl.constexpr = A.late
+    BEFORE: tl.constexpr = A.before
+    AFTER: tl.constexpr = A.after
     if CAREFUL:
         if tl.load(flag) < epoch:
             return
@@ -170,20 +182,22 @@ def convolve(
         ch = rest % T.classes[1]
         rest = rest // T.classes[1]
         cd = rest % T.classes[0]
-        tile = rest // T.classes[0]
+        rest = rest // T.classes[0]
+        part_of = rest % T.split
+        tile = rest // T.split
 
         group = block // T.blocks_of_group
-        inner = block % T.blocks_of_group * T.channels + tl.arange(0, T.channels)
+        inner = block % T.blocks_of_group * T.channels + tl.arange(0, CHANNELS)
         channel = group * T.tiled + inner
         live = inner < T.tiled
         row = group * T.rows + block % T.blocks_of_group * T.channels
-        n0, _, _, _ = anchors(tile, 0, batch, T.form, T.box, T.anchors, T.extent, T.cross)
-        p = tl.arange(0, T.positions)
+        n0, _, _, _ = anchors(tile, 0, batch, T)
+        p = tl.arange(0, POSITIONS)
         if T.window == "sign":
             sign = tl.load(tensors[A.sign] + channel, mask=live, other=0.0)
             flip = tl.where(sign < 0, -1.0, 1.0).to(ACC)[:, None]
-        partial = nothing(tl.sum(tl.zeros([T.channels, T.positions], ACC), 1), A.early)
-        for j in tl.static_range(T.joined):
+        partial = nothing(tl.sum(tl.zeros([CHANNELS, POSITIONS], ACC), 1), EARLY)
+        for j in tl.static_range(JOINED):
             if T.window == "":
                 one = outputs(
                     x, w, rows, packed, table, tile, batch, cd, ch, cw + T.order[j], 0,
@@ -191,8 +205,8 @@ def convolve(
                 )  # fmt: skip
             else:
                 none = 0.0 if T.window == "sum" else float("-inf")
-                one = tl.full([T.channels, T.positions], none, ACC)
-                for member in range(T.members[0] * T.members[1] * T.members[2]):
+                one = tl.full([CHANNELS, POSITIONS], none, ACC)
+                for member in range(part_of * T.share, (part_of + 1) * T.share):
                     part = outputs(
                         x, w, rows, packed, table, tile, batch, cd, ch, cw + T.order[j], member,
                         channel, live, row, group, T, ACC, DOT, CAREFUL,
@@ -200,10 +214,10 @@ def convolve(
                     there = member_places(tile, p, batch, cd, ch, cw + T.order[j], member, T)
                     part = steps(
                         part, channel, live, there, n0, tensors, numbers, 1,
-                        A.before.ops, A.before.at, A.before.size, A.before.count, 0, T.whole,
+                        BEFORE, 0, WHOLE,
                     )  # fmt: skip
-                    if A.early != "":
-                        partial = join(partial, gather(part, there, A.early), A.early)
+                    if EARLY != "":
+                        partial = join(partial, gather(part, there, EARLY), EARLY)
                     if T.window == "sum":
                         one += tl.where(there[None, :], part, 0.0)
                     else:
@@ -214,11 +228,11 @@ def convolve(
                     one = one * flip
             # Classes come in bit-reversed order: neighbours in memory end up side by side.
             if j % 2 == 1:
-                one = tl.reshape(tl.join(single, one), [T.channels, 2 * T.positions])
+                one = tl.reshape(tl.join(single, one), [CHANNELS, 2 * POSITIONS])
                 if j % 4 == 3:
-                    one = tl.reshape(tl.join(double, one), [T.channels, 4 * T.positions])
+                    one = tl.reshape(tl.join(double, one), [CHANNELS, 4 * POSITIONS])
                     if j % 8 == 7:
-                        one = tl.reshape(tl.join(fourfold, one), [T.channels, 8 * T.positions])
+                        one = tl.reshape(tl.join(fourfold, one), [CHANNELS, 8 * POSITIONS])
                     else:
                         fourfold = one
                 else:
@@ -226,9 +240,9 @@ def convolve(
             else:
                 single = one
             v = one
-        pj = tl.arange(0, T.positions * T.joined)
+        pj = tl.arange(0, POSITIONS * JOINED)
         n, d, h, u = anchors(
-            tile, pj, batch, T.form, T.joined_box, T.joined_anchors, T.joined_extent, T.cross
+            tile, pj, batch, T, True
         )
         yd = d * T.classes[0] + cd
         yh = h * T.classes[1] + ch
@@ -237,19 +251,22 @@ def convolve(
         there &= (yd < T.results[0]) & (yh < T.results[1]) & (yw < T.results[2])
         v = steps(
             v, channel, live, there, n0, tensors, numbers, 1,
-            A.after.ops, A.after.at, A.after.size, A.after.count, 0, T.whole,
+            AFTER, 0, WHOLE,
         )  # fmt: skip
         if A.summed:
             channel = tl.arange(0, 1)
             live = channel == 0
-        if A.late != "":
-            partial = gather(v, there, A.late)
-        if A.early != "" or A.late != "":
-            of_class = (cd * T.classes[1] + ch) * (T.classes[2] // T.joined) + cw
+        if LATE != "":
+            partial = gather(v, there, LATE)
+        if EARLY != "" or LATE != "":
+            of_class = (part_of * T.classes[0] + cd) * T.classes[1] + ch
+            of_class = of_class * (T.classes[2] // T.joined) + cw
             at = (tile // tiles * A.counted + channel).to(tl.int64) * (tiles * T.of_tile)
             put(partials + at + tile % tiles * T.of_tile + of_class, plane, partial, live)
         if A.stored:
             target = out + channel.to(tl.int64)[:, None] * A.strides[1]
+            if T.split > 1:
+                target += part_of.to(tl.int64) * A.part
             if A.linear:  # rows follow each other as results do
                 target += n0.to(tl.int64) * A.strides[0] + place_in_sample(tile, T) * A.strides[4]
                 target += (pj * A.strides[4])[None, :]

@@ -16,6 +16,10 @@ def copy_input(
     program, x, rows, batch, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr
 ):
     """A block of channels times a block of positions of one plane of rows."""
+    BLOCK_C: tl.constexpr = C.block_c
+    BLOCK_P: tl.constexpr = C.block_p
+    BEFORE: tl.constexpr = C.before
+    AFTER: tl.constexpr = C.after
     slot = program % C.channel_blocks * C.block_c + tl.arange(0, C.block_c)
     program = program // C.channel_blocks
     at = program % C.plane_blocks * C.block_p + tl.arange(0, C.block_p)
@@ -42,10 +46,10 @@ def copy_input(
         v = tl.load(base + place[None, :], mask=here, other=0.0).to(ACC)
         v = steps(
             v, channel, live, inside, n, tensors, numbers, 1,
-            C.before.ops, C.before.at, C.before.size, C.before.count, 0,
+            BEFORE, 0,
         )  # fmt: skip
     else:
-        v = tl.full([C.block_c, C.block_p], float("-inf") if C.pool == "max" else 0.0, ACC)
+        v = tl.full([BLOCK_C, BLOCK_P], float("-inf") if C.pool == "max" else 0.0, ACC)
         for member in range(C.kernel[0] * C.kernel[1] * C.kernel[2]):
             z = d * C.stride[0] - C.padding[0] + member // (C.kernel[1] * C.kernel[2])
             y = h * C.stride[1] - C.padding[1] + member // C.kernel[2] % C.kernel[1]
@@ -56,7 +60,7 @@ def copy_input(
             part = tl.load(base + place[None, :], mask=there, other=0.0).to(ACC)
             part = steps(
                 part, channel, live, inside, n, tensors, numbers, 1,
-                C.before.ops, C.before.at, C.before.size, C.before.count, 0,
+                BEFORE, 0,
             )  # fmt: skip
             if C.pool == "max":
                 v = larger(v, tl.where(there, part, float("-inf")))
@@ -64,7 +68,7 @@ def copy_input(
                 v += tl.where(there, part, 0.0)
     v = steps(
         v, channel, live, inside, n, tensors, numbers, 1,
-        C.after.ops, C.after.at, C.after.size, C.after.count, 0,
+        AFTER, 0,
     )  # fmt: skip
     v = tl.where(here, v, 0.0)
     if C.tf32:

@@ -1,8 +1,8 @@
 """The stages after (and before) a convolution, on a tile of channels times positions.
 
-``OPS`` names them in order; ``AT[i]`` is where step ``i`` finds its first number or tensor. For a
-statistic, ``SIZE[i]`` channels share one and ``COUNT[i]`` of them make a sample. One function
-serves every kernel: a new stage is a new branch here and a line in ``lower.py``.
+``S`` is a ``lower.Table``: ``ops`` names them in order, ``at[i]`` is where step ``i`` finds its first
+number or tensor; for a statistic, ``size[i]`` channels share one and ``count[i]`` make a sample. One
+function serves every kernel: a new stage is a new branch here and a line in ``lower.py``.
 """
 
 import triton
@@ -23,8 +23,8 @@ from transfuse.backends.triton.kernels.numbers import (
 def number(numbers, at, like):
     """A number of the chain, exact in the tile's type: three float32 add up to a float64."""
     if like.dtype == tl.float64:
-        wide = numbers[at].to(tl.float64) + numbers[at + 1].to(tl.float64)
-        return wide + numbers[at + 2].to(tl.float64)
+        wide = tl.cast(numbers[at], tl.float64) + tl.cast(numbers[at + 1], tl.float64)
+        return wide + tl.cast(numbers[at + 2], tl.float64)
     else:
         return numbers[at]
 
@@ -63,10 +63,7 @@ def steps(
     tensors,
     numbers,
     POSITIONS: tl.constexpr,
-    OPS: tl.constexpr,
-    AT: tl.constexpr,
-    SIZE: tl.constexpr,
-    COUNT: tl.constexpr,
+    S: tl.constexpr,
     AXIS: tl.constexpr,
     WHOLE: tl.constexpr = False,  # the tile has no channels but real ones
 ):
@@ -74,57 +71,57 @@ def steps(
 
     Statistics of a sample are read for sample ``n``, the same for the whole tile.
     """
-    for i in tl.static_range(len(OPS)):
-        if OPS[i] == "add":
-            v = v + operand(tensors, AT[i], channel, live, v, AXIS)
-        elif OPS[i] == "add_number":
-            v = v + number(numbers, AT[i], v)
-        elif OPS[i] == "poison":  # a bias that cancels but for NaN and Inf
-            v = v + 0.0 * operand(tensors, AT[i], channel, live, v, AXIS)
-        elif OPS[i] == "scale":
-            v = v * operand(tensors, AT[i], channel, live, v, AXIS)
-        elif OPS[i] == "scale_number":
-            v = v * number(numbers, AT[i], v)
-        elif OPS[i] == "clamp":
-            v = smaller(larger(v, number(numbers, AT[i], v)), number(numbers, AT[i] + 3, v))
-        elif OPS[i] == "sigmoid":
+    for i in tl.static_range(len(S.ops)):
+        if S.ops[i] == "add":
+            v = v + operand(tensors, S.at[i], channel, live, v, AXIS)
+        elif S.ops[i] == "add_number":
+            v = v + number(numbers, S.at[i], v)
+        elif S.ops[i] == "poison":  # a bias that cancels but for NaN and Inf
+            v = v + 0.0 * operand(tensors, S.at[i], channel, live, v, AXIS)
+        elif S.ops[i] == "scale":
+            v = v * operand(tensors, S.at[i], channel, live, v, AXIS)
+        elif S.ops[i] == "scale_number":
+            v = v * number(numbers, S.at[i], v)
+        elif S.ops[i] == "clamp":
+            v = smaller(larger(v, number(numbers, S.at[i], v)), number(numbers, S.at[i] + 3, v))
+        elif S.ops[i] == "sigmoid":
             v = sigmoid(v)
-        elif OPS[i] == "tanh":
+        elif S.ops[i] == "tanh":
             v = tanh(v)
-        elif OPS[i] == "softmax":
+        elif S.ops[i] == "softmax":
             if v.shape[AXIS] > 1 and not WHOLE:
                 v = tl.where(spread(live, AXIS), v, float("-inf"))
             # A rounding of top * log2(e) is the same for all channels: it cancels.
             top = tl.max(v, AXIS) * LOG2E
             v = power_of_two(v * LOG2E - tl.expand_dims(top, AXIS))
             v = v * tl.expand_dims(reciprocal(tl.sum(v, AXIS)), AXIS)
-        elif OPS[i] == "sum":
+        elif S.ops[i] == "sum":
             if v.shape[AXIS] > 1:
                 if not WHOLE:
                     v = tl.where(spread(live, AXIS), v, 0.0)
                 v = tl.expand_dims(tl.sum(v, AXIS), AXIS)
-        elif OPS[i] == "batch_apply":  # tensors: mean, 1/std
-            v = v - operand(tensors, AT[i], channel, live, v, AXIS)
-            v = v * operand(tensors, AT[i] + 1, channel, live, v, AXIS)
-        elif OPS[i] == "group_apply":  # tensors: mean, 1/std of (sample, group)
-            v = v - statistic(tensors, AT[i], n, channel, live, v, SIZE[i], COUNT[i], AXIS)
-            v = v * statistic(tensors, AT[i] + 1, n, channel, live, v, SIZE[i], COUNT[i], AXIS)
-        elif OPS[i] == "space_apply":  # tensors: maximum, 1/sum of (sample, channel)
-            v = tl.exp(v - statistic(tensors, AT[i], n, channel, live, v, 1, COUNT[i], AXIS))
-            v = v * statistic(tensors, AT[i] + 1, n, channel, live, v, 1, COUNT[i], AXIS)
-        elif OPS[i] == "bounded_apply":
-            total = statistic(tensors, AT[i] + 1, n, channel, live, v, 1, COUNT[i], AXIS)
+        elif S.ops[i] == "batch_apply":  # tensors: mean, 1/std
+            v = v - operand(tensors, S.at[i], channel, live, v, AXIS)
+            v = v * operand(tensors, S.at[i] + 1, channel, live, v, AXIS)
+        elif S.ops[i] == "group_apply":  # tensors: mean, 1/std of (sample, group)
+            v = v - statistic(tensors, S.at[i], n, channel, live, v, S.size[i], S.count[i], AXIS)
+            v = v * statistic(tensors, S.at[i] + 1, n, channel, live, v, S.size[i], S.count[i], AXIS)
+        elif S.ops[i] == "space_apply":  # tensors: maximum, 1/sum of (sample, channel)
+            v = tl.exp(v - statistic(tensors, S.at[i], n, channel, live, v, 1, S.count[i], AXIS))
+            v = v * statistic(tensors, S.at[i] + 1, n, channel, live, v, 1, S.count[i], AXIS)
+        elif S.ops[i] == "bounded_apply":
+            total = statistic(tensors, S.at[i] + 1, n, channel, live, v, 1, S.count[i], AXIS)
             v = tl.exp(v) * total
-        elif OPS[i] == "group_norm":  # the tile is one group of one sample
+        elif S.ops[i] == "group_norm":  # the tile is one group of one sample
             here = tl.expand_dims(valid, AXIS)
             if v.shape[AXIS] > 1:
                 here = here & spread(live, AXIS)
-            size = POSITIONS * SIZE[i]
+            size = POSITIONS * S.size[i]
             v = tl.where(here, v, 0.0)
             v = v - tl.sum(v) / size
             square = tl.sum(tl.where(here, v * v, 0.0)) / size
-            v = v * (1.0 / tl.sqrt(square + number(numbers, AT[i], v)))
-        elif OPS[i] == "space_softmax":  # the tile holds every position
+            v = v * (1.0 / tl.sqrt(square + number(numbers, S.at[i], v)))
+        elif S.ops[i] == "space_softmax":  # the tile holds every position
             here = tl.expand_dims(valid, AXIS)
             v = tl.where(here, v, float("-inf"))
             v = tl.exp(v - tl.expand_dims(tl.max(v, 1 - AXIS), 1 - AXIS))

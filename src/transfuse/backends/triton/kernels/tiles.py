@@ -10,32 +10,26 @@ import triton.language as tl
 
 
 @triton.jit
-def anchors(
-    tile,
-    p,
-    batch,
-    FORM: tl.constexpr,
-    BOX: tl.constexpr,
-    ANCHORS: tl.constexpr,
-    EXTENT: tl.constexpr,
-    CROSS: tl.constexpr,
-):
-    """Sample and anchor of each position ``p`` of a tile: n, d, h, w. Positions may be numbers."""
-    if FORM == "rows":
+def anchors(tile, p, batch, T: tl.constexpr, JOINED: tl.constexpr = False):
+    """Sample and anchor of each position ``p`` of a tile: n, d, h, w. Positions may be numbers.
+
+    ``JOINED``: positions are results, the width classes of an anchor side by side.
+    """
+    BOX: tl.constexpr = T.joined_box if JOINED else T.box
+    ANCHORS: tl.constexpr = T.joined_anchors if JOINED else T.anchors
+    EXTENT: tl.constexpr = T.joined_extent if JOINED else T.extent
+    if T.form == "rows":
         LINE: tl.constexpr = EXTENT[2]
         PLANE: tl.constexpr = EXTENT[1] * LINE
-        SAMPLE: tl.constexpr = EXTENT[0] * PLANE
-        if CROSS:  # tiles run on from one sample into the next
+        if T.cross:  # tiles run on from one sample into the next
             at = tile * BOX[3] + p
-            n = at // SAMPLE
-            at = at % SAMPLE
+            n = at // (EXTENT[0] * PLANE)
+            at = at % (EXTENT[0] * PLANE)
         else:
-            USED: tl.constexpr = (ANCHORS[0] - 1) * PLANE + (ANCHORS[1] - 1) * LINE + ANCHORS[2]
-            TILES: tl.constexpr = (USED + BOX[3] - 1) // BOX[3]
-            n = tile // TILES + 0 * p
-            at = tile % TILES * BOX[3] + p
+            n = tile // T.tiles_of_sample + 0 * p
+            at = tile % T.tiles_of_sample * BOX[3] + p
         return n, at // PLANE, at // LINE % EXTENT[1], at % LINE
-    elif FORM == "box":
+    elif T.form == "box":
         WIDE: tl.constexpr = (ANCHORS[2] + BOX[3] - 1) // BOX[3]
         HIGH: tl.constexpr = (ANCHORS[1] + BOX[2] - 1) // BOX[2]
         DEEP: tl.constexpr = (ANCHORS[0] + BOX[1] - 1) // BOX[1]
@@ -46,11 +40,11 @@ def anchors(
         d = tile % DEEP * BOX[1] + p // (BOX[3] * BOX[2])
         return tile // DEEP + 0 * p, d, h, w
     else:
-        SAMPLES = (batch + BOX[3] - 1) // BOX[3]
+        samples = (batch + BOX[3] - 1) // BOX[3]
         WIDE: tl.constexpr = (ANCHORS[2] + BOX[2] - 1) // BOX[2]
         HIGH: tl.constexpr = (ANCHORS[1] + BOX[1] - 1) // BOX[1]
-        n = tile % SAMPLES * BOX[3] + p % BOX[3]
-        tile = tile // SAMPLES
+        n = tile % samples * BOX[3] + p % BOX[3]
+        tile = tile // samples
         w = tile % WIDE * BOX[2] + p // BOX[3] % BOX[2]
         tile = tile // WIDE
         h = tile % HIGH * BOX[1] + p // (BOX[3] * BOX[2]) % BOX[1]
@@ -94,7 +88,9 @@ def load_rows(x, n, d, h, w, batch, od, oh, ow, channel, T: tl.constexpr):
     else:
         deep = residue * T.extent[0] + d + od - T.low
         tile = x.load([deep, h + oh, w + ow, n, channel])
-    return tile.reshape(T.positions, T.depth)
+    POSITIONS: tl.constexpr = T.positions
+    DEPTH: tl.constexpr = T.depth
+    return tile.reshape(POSITIONS, DEPTH)
 
 
 @triton.jit
