@@ -18,7 +18,6 @@ from triton.experimental.gluon.language import NVMMASharedLayout  # noqa: E402
 
 from transfuse.backends.triton.hopper import (  # noqa: E402
     SHARED,
-    After,
     Config,
     Geometry,
     configs,
@@ -26,6 +25,8 @@ from transfuse.backends.triton.hopper import (  # noqa: E402
     verdict,
 )
 from transfuse.backends.triton.lattice import Lattice  # noqa: E402
+from transfuse.backends.triton.lower import Table  # noqa: E402
+from transfuse.backends.triton.tile import After  # noqa: E402
 from transfuse.geometry import Axis  # noqa: E402
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -89,21 +90,24 @@ def geometry_of(trial: Trial, itemsize: int) -> Geometry:
     return Geometry.of(lattice, trial.batch, trial.outputs, kept, trial.cross)
 
 
-def after_of(trial: Trial, geometry: Geometry, itemsize: int) -> After:
+def after_of(trial: Trial, geometry: Geometry) -> After:
     d, h, w = geometry.results
     channels = 1 if "sum" in trial.ops else trial.outputs
+    ones = (1,) * len(trial.ops)
     at = tuple(1 if i == 2 else 0 for i in range(len(trial.ops)))
     return After(
-        ops=trial.ops,
-        at=at,
-        size=(1,) * len(at),
-        count=(1,) * len(at),
+        before=Table((), (), (), ()),
+        after=Table(trial.ops, at, ones, ones),
+        sign=0,
+        early="",
         late=trial.late,
         counted=trial.outputs,
         summed=channels == 1,
-        strides=(channels * d * h * w, d * h * w, h * w, w, 1),
-        itemsize=itemsize,
+        stored=True,
         linear=not trial.cross and geometry.classes == (1, 1, 1),
+        wide=False,
+        strides=(channels * d * h * w, d * h * w, h * w, w, 1),
+        part=0,
     )
 
 
@@ -118,13 +122,14 @@ def build(kind: str, geometry: Geometry, config: Config, after: After) -> Any:
     signature = {
         "x": x, "halo": halo, "w": w, "out": f"*{kind}", "flag": "*i64", "epoch": "i64",
         "batch": "i32", "tiles": "i32", "tensors": ("*fp32",) * 2, "numbers": ("fp32",) * 3,
-        "partials": "*fp32", "plane": "i32", "G": "constexpr", "C": "constexpr", "A": "constexpr",
+        "partials": "*fp32", "plane": "i32", "counted": "i32", "G": "constexpr", "C": "constexpr", "A": "constexpr",
     }  # fmt: skip
     names = convolve_hopper.arg_names
     static = {(names.index(n),): v for n, v in (("G", geometry), ("C", config), ("A", after))}
     aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in ("out", "flag", "partials")}
     source = GluonASTSource(convolve_hopper, signature, static, aligned)
-    return triton.compile(source, target=TARGET, options={"num_warps": 4})
+    options = {"num_warps": 4, "maxnreg": None if config.consumers == 2 else 128}
+    return triton.compile(source, target=TARGET, options=options)
 
 
 def spilled(ptx: str, folder: Path) -> int:
@@ -142,8 +147,8 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     kind, trial = TRIALS[name]
     itemsize = 4 if kind == "fp32" else 2
     geometry = geometry_of(trial, itemsize)
-    after = after_of(trial, geometry, itemsize)
-    config = configs(geometry, itemsize, after)[0]
+    after = after_of(trial, geometry)
+    config = configs(geometry, itemsize, after, itemsize)[0]
     assert config.axis == trial.axis
     kernel = build(kind, geometry, config, after)
     ptx, ttgir = kernel.asm["ptx"], kernel.asm["ttgir"]
@@ -153,15 +158,15 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     assert "cp.async.bulk.tensor.2d.shared" in ptx
     # Operands go from shared memory to the tensor cores, never through registers.
     assert "ttg.local_load" not in ttgir
-    assert kernel.metadata.shared <= config.shared + scratch(config, after) <= SHARED
+    assert kernel.metadata.shared <= config.shared + scratch(config, itemsize) <= SHARED
     assert spilled(ptx, tmp_path) <= 64
 
 
 def test_lines_are_stored_in_words(tmp_path: Path) -> None:
     """Rows of 129 half floats: turned in registers, then stored 4 bytes at a time."""
     geometry = geometry_of(SOFT, 2)
-    after = after_of(SOFT, geometry, 2)
-    config = configs(geometry, 2, after)[0]
+    after = after_of(SOFT, geometry)
+    config = configs(geometry, 2, after, 2)[0]
     assert config.store == "lines"
     ptx = build("fp16", geometry, config, after).asm["ptx"]
     assert "shfl.sync.idx.b32" in ptx

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from transfuse.backends.triton.hopper import (
-    After,
     Config,
     Geometry,
     configs,
@@ -14,6 +13,8 @@ from transfuse.backends.triton.hopper import (
     verdict,
 )
 from transfuse.backends.triton.lattice import Lattice
+from transfuse.backends.triton.lower import Table
+from transfuse.backends.triton.tile import After
 from transfuse.geometry import Axis
 
 CASES = {
@@ -28,6 +29,8 @@ CASES = {
     "3d": (2, (Axis(3, 3, 2, 1, 1, 1),) * 3),
 }
 CHANNELS, OUTPUTS = 3, 2
+NONE = Table((), (), (), ())
+AFTER = After(NONE, NONE, 0, "", "", 1, False, True, True, False, (64 * 514 * 518, 514 * 518, 0, 518, 1), 0)
 
 
 def lattice_of(axes: tuple[Axis, ...]) -> Lattice:
@@ -58,7 +61,7 @@ def convolve(x: np.ndarray, w: np.ndarray, lattice: Lattice, geometry: Geometry,
     out = np.full((geometry.batch, OUTPUTS, *geometry.results), np.nan)
     _, high, wide = geometry.extent
     for block in range(geometry.tiles(tile)):
-        per = geometry.tiles_of_sample(tile)
+        per = geometry.rows(tile).tiles_of_sample
         g0 = block * tile
         if not geometry.cross:
             g0 = block // per * geometry.sample + block % per * tile
@@ -120,7 +123,7 @@ def test_layouts_fit() -> None:
     lattice = lattice_of((Axis(512, 3), Axis(512, 7)))
     geometry = Geometry.of(lattice, 8, 64, 64, False)
     for itemsize in (2, 4):
-        found = configs(geometry, itemsize, After())
+        found = configs(geometry, itemsize, AFTER, itemsize)
         assert found[0].positions == 256
         assert all(isinstance(each, Config) and each.shared <= 227 * 1024 for each in found)
         assert all(each.accumulators(geometry) <= 128 for each in found)

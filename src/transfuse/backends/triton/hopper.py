@@ -5,11 +5,14 @@ channels, feeds every width tap of every width class: a tap is the same rows rea
 start. See ``kernels/hopper.py``. Pure integers; nothing here imports Triton.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
-from transfuse.backends.triton.lattice import Lattice
+from transfuse.backends.triton.config import used_rows
+from transfuse.backends.triton.lattice import Lattice, Three
+from transfuse.backends.triton.tile import After
 
 SHARED = 227 * 1024
 """Bytes of shared memory one program may take."""
@@ -17,7 +20,36 @@ SHARED = 227 * 1024
 MOST_TAPS = 32
 """Width taps of all classes: they are unrolled."""
 
-Three = tuple[int, int, int]
+@dataclass(frozen=True)
+class Rows:
+    """A tile of consecutive rows, as ``kernels/tiles.py`` takes it."""
+
+    positions: int
+    anchors: Three
+    extent: Three
+    cross: bool
+    joined: int
+    form: str = "rows"
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        return 1, 1, 1, self.positions
+
+    @property
+    def joined_box(self) -> tuple[int, int, int, int]:
+        return 1, 1, 1, self.positions * self.joined
+
+    @property
+    def joined_anchors(self) -> Three:
+        return *self.anchors[:2], self.anchors[2] * self.joined
+
+    @property
+    def joined_extent(self) -> Three:
+        return *self.extent[:2], self.extent[2] * self.joined
+
+    @property
+    def tiles_of_sample(self) -> int:
+        return -(-used_rows(self.anchors, self.extent) // self.positions)
 
 
 @dataclass(frozen=True)
@@ -94,28 +126,20 @@ class Geometry:
         """Rows of one sample."""
         return prod(self.extent)
 
-    def used(self) -> int:
-        """Rows of one sample from its first anchor to its last."""
-        d, h, w = self.anchors
-        return ((d - 1) * self.extent[1] + h - 1) * self.extent[2] + w
-
     def tiles(self, positions: int) -> int:
         """Tiles of ``positions`` anchors for one (depth, height) class."""
         if self.cross:
             return -(-self.batch * self.sample // positions)
-        return self.batch * self.tiles_of_sample(positions)
+        return self.batch * self.rows(positions).tiles_of_sample
+
+    def rows(self, positions: int) -> Rows:
+        """Tiles of ``positions`` anchors."""
+        return Rows(positions, self.anchors, self.extent, self.cross, self.joined)
 
     def held(self, depth: int) -> int:
         """Blocks of weights of one (depth, height) class; 0 if classes differ in work."""
         taps = {d[1] * h[1] for d in self.entries[0] for h in self.entries[1]}
         return taps.pop() * -(-self.kept // depth) * len(self.taps) if len(taps) == 1 else 0
-
-    def tiles_of_sample(self, positions: int) -> int:
-        return -(-self.used() // positions)
-
-    def tiles_of_statistic(self, positions: int, over_batch: bool) -> int:
-        """Tiles whose partials are merged: each gives one per class and consumer."""
-        return self.tiles(positions) if over_batch else self.tiles_of_sample(positions)
 
 
 @dataclass(frozen=True)
@@ -161,27 +185,13 @@ class Config:
         row = self.depth * self.itemsize
         return row * (self.x_stages * self.strip + self.w_stages * self.channels)
 
+    def partials(self, geometry: Geometry) -> int:
+        """Partials of a statistic that one tile leaves."""
+        return self.consumers * geometry.classes[0] * geometry.classes[1]
+
     def accumulators(self, geometry: Geometry) -> int:
         """Registers of a thread that hold sums."""
         return self.channels * self.positions * geometry.joined // 128
-
-
-@dataclass(frozen=True)
-class After:
-    """What follows the convolution, as ``kernels/steps.py`` takes it, and where results go."""
-
-    ops: tuple[str, ...] = ()
-    at: tuple[int, ...] = ()
-    size: tuple[int, ...] = ()
-    count: tuple[int, ...] = ()
-    late: str = ""  # the statistic gathered last
-    counted: int = 1  # channels it is gathered for
-    over_batch: bool = False  # all samples share it
-    summed: bool = False  # the steps end with one channel
-    stored: bool = True
-    strides: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)  # of n, c, d, h, w
-    itemsize: int = 4  # of a stored result
-    linear: bool = False  # rows follow each other as results do
 
 
 def verdict(lattice: Lattice, channels: int, itemsize: int, groups: int, window: bool) -> str:
@@ -199,7 +209,7 @@ def verdict(lattice: Lattice, channels: int, itemsize: int, groups: int, window:
     geometry = Geometry.of(lattice, 1, channels, 1, cross=True)
     if len(geometry.taps) > MOST_TAPS:
         return f"{len(geometry.taps)} width taps; it unrolls {MOST_TAPS}"
-    if not configs(geometry, itemsize, After()):
+    if not any(bases(geometry, itemsize, 0)):
         return f"a strip with {geometry.reach} rows beyond its tile fits no shared memory"
     return ""
 
@@ -220,36 +230,51 @@ def halo_of(reach: int) -> int:
 
 def axis_of(after: After) -> int:
     """The axis of channels: last where they are summed up, so that a warp holds all of them."""
-    return 1 if {"softmax", "sum"} & set(after.ops) else 0
+    return 1 if {"softmax", "sum"} & set(after.after.ops) else 0
 
 
 def configs(
-    geometry: Geometry, itemsize: int, after: After, aligned: bool = True
+    geometry: Geometry, itemsize: int, after: After, stored: int, aligned: bool = True
 ) -> tuple[Config, ...]:
-    """Layouts that fit, the likely best first: large tiles, held weights, deep rings."""
-    padded = 64 if geometry.channels <= 64 else 128
-    depth = depth_of(geometry.kept, itemsize)
-    halo = halo_of(geometry.reach)
-    most = 128 * 128 // (padded * geometry.joined)
-    held = geometry.held(depth)
-    rings = [(x, held, True) for x in (4, 3) if held]
-    rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 6, 4, 3)]
+    """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
+
+    ``itemsize`` of what is multiplied, ``stored`` of results; ``aligned``: those begin at a line.
+    """
     found = []
+    for base in bases(geometry, itemsize, axis_of(after)):
+        held = geometry.held(base.depth)
+        rings = [(x, held, True) for x in (4, 3) if held]
+        rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 6, 4, 3)]
+        best = store_of(geometry, base, after, stored, aligned)
+        for config in (best, replace(best, store="tile")):
+            for x_stages, w_stages, hold in rings:
+                each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
+                if each.shared + scratch(each, stored) <= SHARED and near(geometry, each, after):
+                    found.append(each)
+    return tuple(dict.fromkeys(found))
+
+
+def bases(geometry: Geometry, itemsize: int, axis: int) -> Iterator[Config]:
+    """Tiles of the usual sizes, with the shallowest rings that work."""
+    padded = 64 if geometry.channels <= 64 else 128
+    depth, halo = depth_of(geometry.kept, itemsize), halo_of(geometry.reach)
+    most = 128 * 128 // (padded * geometry.joined)
     for positions in (most, most // 2):
-        if positions < 64 or positions > 256 or halo > 256:
-            continue
-        base = Config(axis_of(after), padded, positions, depth, itemsize, 2, 2, halo)
-        base = store_of(geometry, base, after, aligned)
-        for x_stages, w_stages, hold in rings:
-            config = replace(base, x_stages=x_stages, w_stages=w_stages, hold=hold)
-            if config.shared + scratch(config, after) <= SHARED:
-                found.append(config)
-    return tuple(found)
+        base = Config(axis, padded, positions, depth, itemsize, 2, 3, halo, store="tile")
+        if 64 <= positions <= 256 >= halo and base.shared + scratch(base, 4) <= SHARED:
+            yield base
 
 
-def scratch(config: Config, after: After) -> int:
+def near(geometry: Geometry, config: Config, after: After) -> bool:
+    """Whether offsets from the first result of a tile's first sample fit 32 bits."""
+    samples = config.tile // geometry.sample + 2
+    sizes = (samples, geometry.channels, *geometry.results)
+    return sum((n - 1) * abs(s) for n, s in zip(sizes, after.strides, strict=True)) < 2**31
+
+
+def scratch(config: Config, stored: int) -> int:
     """Bytes of shared memory that the compiler takes to change layouts, at most."""
-    wide = after.itemsize == 4
+    wide = stored == 4
     if config.store == "rows":
         return (66 if wide and config.vector == 4 else 34) * 1024
     if config.store == "lines":
@@ -257,36 +282,38 @@ def scratch(config: Config, after: After) -> int:
     return 6 * 1024
 
 
-def store_of(geometry: Geometry, config: Config, after: After, aligned: bool) -> Config:
+def store_of(
+    geometry: Geometry, config: Config, after: After, stored: int, aligned: bool
+) -> Config:
     """The way to store that suits results. ``aligned``: the output begins at a line of memory."""
     if after.summed or not after.stored:
         return replace(config, store="tile")
-    vector = vector_of(geometry, after)
-    if vector * after.itemsize < 8 and aligned and lines(geometry, config, after):
+    vector = vector_of(geometry, after, stored)
+    if vector * stored < 8 and aligned and lines(geometry, config, after, stored):
         return replace(config, store="lines")
-    if config.axis == 0 and after.itemsize == 4 and after.linear:
+    if config.axis == 0 and stored == 4 and after.linear:
         return replace(config, store="tile")  # two neighbours of each of eight channels: whole sectors
     return replace(config, store="rows", vector=vector)
 
 
-def lines(geometry: Geometry, config: Config, after: After) -> bool:
+def lines(geometry: Geometry, config: Config, after: After, stored: int) -> bool:
     """Whether rows can be turned: two runs at most, neighbours of a pair in one thread."""
-    words = config.positions * geometry.joined * after.itemsize // 4
-    paired = after.itemsize == 4 or config.axis == 0 or geometry.joined == 2
+    words = config.positions * geometry.joined * stored // 4
+    paired = stored == 4 or config.axis == 0 or geometry.joined == 2
     short = config.positions <= geometry.extent[2] and 64 <= words <= 256
     return after.strides[4] == 1 and paired and short
 
 
-def vector_of(geometry: Geometry, after: After) -> int:
+def vector_of(geometry: Geometry, after: After, stored: int) -> int:
     """Neighbours of a row that may be stored at once: all of them aligned, all valid or none."""
     if after.strides[4] != 1:
         return 1
     if after.linear:
-        numbers = [geometry.sample, *after.strides[:2]]
+        numbers = [geometry.sample * geometry.joined, *after.strides[:2]]
     else:
         line = geometry.joined * geometry.extent[2]
         numbers = [line, geometry.results[2], *after.strides[:4]]
-    return gcd(16 // after.itemsize, *numbers)
+    return gcd(16 // stored, *numbers)
 
 
 def launch(
@@ -302,9 +329,13 @@ def launch(
     numbers: tuple[float, ...] = (),
     partials: Any = None,
     plane: int = 0,
+    counted: int = 1,
     programs: int = 132,
 ) -> Any:
-    """Run the kernel. ``rows``: [rows, kept]; ``packed``: [channels, slots * kept]."""
+    """Run the kernel. ``rows``: [rows, kept]; ``packed``: [channels, slots * kept].
+
+    ``counted`` tiles share a statistic; each leaves ``config.partials()`` for it and every channel.
+    """
     from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -329,6 +360,6 @@ def launch(
     grid = (max(1, min(programs, tiles)),)
     return convolve_hopper[grid](
         x, halo, w, out, flag, epoch, geometry.batch, tiles, tensors, numbers,
-        out if partials is None else partials, plane, geometry, config, after,
+        out if partials is None else partials, plane, counted, geometry, config, after,
         num_warps=4, maxnreg=None if config.consumers == 2 else 128,
     )  # fmt: skip

@@ -44,13 +44,9 @@ def of_axis(geometry, axis, part):
 
 
 @gluon.constexpr_function
-def tiles_of_sample(geometry, config):
-    return geometry.tiles_of_sample(config.tile)
-
-
-@gluon.constexpr_function
-def tiles_of_statistic(geometry, config, after):
-    return geometry.tiles_of_statistic(config.tile, after.over_batch)
+def rows_of(geometry, config):
+    """The tile as ``tiles.py`` takes it."""
+    return geometry.rows(config.tile)
 
 
 @gluon.jit
@@ -85,8 +81,8 @@ def first_row(block, G: gl.constexpr, C: gl.constexpr):
     if G.cross:
         return block * C.tile
     else:
-        TILES: gl.constexpr = tiles_of_sample(G, C)
-        return block // TILES * G.sample + block % TILES * C.tile
+        T: gl.constexpr = rows_of(G, C)
+        return block // T.tiles_of_sample * G.sample + block % T.tiles_of_sample * C.tile
 
 
 @gluon.jit
@@ -174,7 +170,7 @@ def consume(
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     TAPS: gl.constexpr = len(G.taps)
     strips, weights, x_full, x_empty, w_full, w_empty, go = rings
-    out, batch, tiles, tensors, numbers, partials, plane = rest
+    out, batch, tiles, tensors, numbers, partials, plane, counted = rest
     if C.axis == 0:
         SHAPE: gl.constexpr = [C.channels, C.positions]
     else:
@@ -235,7 +231,7 @@ def consume(
             v = interleave(even, odd, C)
         else:
             v = even
-        finish(v, out, batch, block, cd, ch, tensors, numbers, partials, plane, CONSUMER, G, C, A)
+        finish(v, block, cd, ch, rest, CONSUMER, G, C, A)
     if C.stagger > 0 and CONSUMER == 0:
         mbarrier.arrive(go, pred=step < C.stagger)
 
@@ -269,30 +265,25 @@ def indices(v, C: gl.constexpr):
 
 @gluon.jit
 def finish(
-    v, out, batch, block, cd, ch, tensors, numbers, partials, plane,
+    v, block, cd, ch, rest,
     CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
-    """Steps, statistic and store of one consumer's half of a tile."""
+    """Steps, statistic and store of one consumer's share of a tile."""
+    out, batch, tiles, tensors, numbers, partials, plane, counted = rest
     AXIS: gl.constexpr = C.axis
-    OPS: gl.constexpr = A.ops
-    AT: gl.constexpr = A.at
-    SIZE: gl.constexpr = A.size
-    COUNT: gl.constexpr = A.count
+    STEPS: gl.constexpr = A.after
+    WHOLE: gl.constexpr = G.channels == C.channels
     channel, p = indices(v, C)
     live = channel < G.channels
     n0, there, _ = places(block, p, batch, cd, ch, CONSUMER, G, C, A)
-    WHOLE: gl.constexpr = G.channels == C.channels
-    v = steps(
-        v, channel, live, there, n0, tensors, numbers, 1, OPS, AT, SIZE, COUNT, AXIS, WHOLE
-    )  # fmt: skip
+    v = steps(v, channel, live, there, n0, tensors, numbers, 1, STEPS, AXIS, WHOLE)
     if A.late != "":
         LATE: gl.constexpr = A.late
         gl.static_assert(AXIS == 0, "a statistic takes channels first")
-        # A row of partials for each (sample, channel), or for each channel of the whole batch.
-        TILES: gl.constexpr = tiles_of_statistic(G, C, A)
+        # A row of partials for each channel of a sample, or of the batch.
         OF_TILE: gl.constexpr = C.consumers * G.classes[0] * G.classes[1]
-        at = (block // TILES * A.counted + channel).to(gl.int64) * (TILES * OF_TILE)
-        at += block % TILES * OF_TILE + (cd * G.classes[1] + ch) * C.consumers + CONSUMER
+        at = (block // counted * A.counted + channel).to(gl.int64) * (counted * OF_TILE)
+        at += block % counted * OF_TILE + (cd * G.classes[1] + ch) * C.consumers + CONSUMER
         put(partials + at, plane, gather(v, there, LATE), live)
     if A.stored:
         if C.store == "lines" and not A.summed:
@@ -313,19 +304,14 @@ def places(
     CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """For positions of a tile: its first sample, which are results, where they lie from there."""
-    JOINED: gl.constexpr = G.joined
-    BOX: gl.constexpr = (1, 1, 1, C.tile * JOINED)
-    ANCHORS: gl.constexpr = (G.anchors[0], G.anchors[1], G.anchors[2] * JOINED)
-    EXTENT: gl.constexpr = (G.extent[0], G.extent[1], G.extent[2] * JOINED)
-    CROSS: gl.constexpr = G.cross
-    START: gl.constexpr = CONSUMER * C.positions * JOINED
-    n0, _, _, _ = anchors(block, START, batch, "rows", BOX, ANCHORS, EXTENT, CROSS)
+    T: gl.constexpr = rows_of(G, C)
+    START: gl.constexpr = CONSUMER * C.positions * G.joined
+    n0, _, _, _ = anchors(block, START, batch, T, True)
     if A.linear:  # rows follow each other as results do
-        TILES: gl.constexpr = tiles_of_sample(G, C)
-        at = block % TILES * BOX[3] + START + p
-        return n0, (at < G.sample) & (n0 < batch), at * A.strides[4]
+        at = block % T.tiles_of_sample * (C.tile * G.joined) + START + p
+        return n0, (at < G.sample * G.joined) & (n0 < batch), at * A.strides[4]
     else:
-        n, d, h, u = anchors(block, START + p, batch, "rows", BOX, ANCHORS, EXTENT, CROSS)
+        n, d, h, u = anchors(block, START + p, batch, T, True)
         yd = d * G.classes[0] + cd
         yh = h * G.classes[1] + ch
         there = (n < batch) & (yd < G.results[0]) & (yh < G.results[1]) & (u < G.results[2])
@@ -405,14 +391,11 @@ def runs(
 
     Position ``q`` lies at ``first + q`` if ``q < break`` and at ``second + q`` if not.
     """
-    BOX: gl.constexpr = (1, 1, 1, C.tile)
-    ANCHORS: gl.constexpr = G.anchors
-    EXTENT: gl.constexpr = G.extent
-    CROSS: gl.constexpr = G.cross
+    T: gl.constexpr = rows_of(G, C)
     START: gl.constexpr = CONSUMER * C.positions
-    n, d, h, w = anchors(block, START, batch, "rows", BOX, ANCHORS, EXTENT, CROSS)
+    n, d, h, w = anchors(block, START, batch, T)
     left = G.extent[2] - w
-    m, e, i, _ = anchors(block, START + left, batch, "rows", BOX, ANCHORS, EXTENT, CROSS)
+    m, e, i, _ = anchors(block, START + left, batch, T)
     yd = d * G.classes[0] + cd
     yh = h * G.classes[1] + ch
     first = yd * A.strides[2] + yh * A.strides[3] + w * G.joined
@@ -440,7 +423,7 @@ def write_lines(
     stores. So each channel's row is turned until its words lie in the lanes where lines begin.
     """
     ROW: gl.constexpr = C.positions * G.joined
-    if A.itemsize == 2:
+    if out.dtype.element_ty.primitive_bitwidth == 16:
         WORDS: gl.constexpr = ROW // 2
         v = paired(v, out.dtype.element_ty, C)
     else:
@@ -473,7 +456,7 @@ def write_part(
             )
         write_part(out, low, n, place, FIRST, PART, WORDS, G, C, A)
         write_part(out, high, n, place, FIRST + CHANNELS // 2, PART, WORDS, G, C, A)
-    elif A.itemsize == 2:
+    elif out.dtype.element_ty.primitive_bitwidth == 16:
         write_pairs(out, v, n, place, FIRST, PART, WORDS, G, C, A)
     else:
         write_words(out, v, n, place, FIRST, PART, WORDS, G, C, A)
@@ -579,7 +562,7 @@ def paired(v, KIND: gl.constexpr, C: gl.constexpr):
 
 @gluon.jit
 def convolve_hopper(
-    x, halo, w, out, flag, epoch, batch, tiles, tensors, numbers, partials, plane,
+    x, halo, w, out, flag, epoch, batch, tiles, tensors, numbers, partials, plane, counted,
     G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """``x``, ``halo``, ``w`` are tensor descriptors of the rows (two box sizes) and the weights.
@@ -611,7 +594,7 @@ def convolve_hopper(
     mbarrier.init(go, count=1)
     fence_async_shared()
     rings = (strips, weights, x_full, x_empty, w_full, w_empty, go)
-    rest = (out, batch, tiles, tensors, numbers, partials, plane)
+    rest = (out, batch, tiles, tensors, numbers, partials, plane, counted)
     if C.consumers == 2:
         gl.warp_specialize(
             [
