@@ -292,6 +292,18 @@ template <class T> class Engine {
         return most;
     }
 
+    // Rows that a tile grows by: those of whole pairs in every phase of the convolution.
+    int64_t rows_of_pairs(size_t begin, size_t fresh, size_t end) const {
+        if (begin > 0 || !is_paired<T>(p)) return 1;
+        for (int64_t rows = 1; rows <= 2 * p.stride[1]; rows++) {
+            const int64_t index[3] = {0, 1, 0}, size[3] = {1, rows, 1};
+            if (2 * rows > at[end].extents[1]) break;
+            if (boxes(begin, fresh, end, tile_at(index, size, at[end].extents))[0].size(1) % (2 * p.stride[1]) == 0)
+                return rows;
+        }
+        return 1;
+    }
+
     // A division into tiles that depends on the sizes alone.
     void divide(size_t begin, size_t fresh, size_t end, int64_t* size) const {
         const int64_t* extents = at[end].extents;
@@ -301,14 +313,16 @@ template <class T> class Engine {
         // Every tile reads all weights: many of them want many positions to meet.
         const bool heavy = begin == 0 && packed_size<T>(p) * int64_t(sizeof(T)) > HEAVY_BYTES;
         const int64_t fewest = heavy ? FEWEST_TILES / 8 : FEWEST_TILES;
+        const int64_t rows = std::min(rows_of_pairs(begin, fresh, end), extents[1]);
         for (int64_t limit = heavy ? 4 * TILE_BYTES : TILE_BYTES;; limit /= 2) {
-            size[0] = size[1] = 1;
+            size[0] = 1;
+            size[1] = rows;
             for (int64_t parts = 1; parts <= extents[2]; parts++) {
                 size[2] = (extents[2] + parts - 1) / parts;
                 if (values(begin, fresh, end, size) * int64_t(sizeof(T)) <= limit) break;
             }
             for (int a : {1, 0})
-                for (int64_t next = size[a] + 1; next <= extents[a]; next++) {
+                for (int64_t by = a ? rows : 1, next = size[a] + by; next <= extents[a]; next += by) {
                     int64_t trial[3] = {size[0], size[1], size[2]};
                     trial[a] = next;
                     if (values(begin, fresh, end, trial) * int64_t(sizeof(T)) > limit) break;

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
 #define TF_INLINE static inline __attribute__((always_inline))
@@ -24,6 +26,9 @@ template <> struct Types<double> {
 };
 template <class T> using Vec = typename Types<T>::Vector;
 template <class T> using Mask = typename Types<T>::Mask;
+// The bits of a value without its sign.
+template <class T>
+constexpr auto MAGNITUDE = std::numeric_limits<std::conditional_t<sizeof(T) == 4, int32_t, int64_t>>::max();
 template <class T> constexpr int LANES = TF_BYTES / sizeof(T);
 
 template <class T> TF_INLINE Vec<T> load(const T* p) {
