@@ -163,7 +163,17 @@ template <class T> class Engine {
 
     void pool_row(int64_t nc, int64_t z, int64_t y, bool most, std::vector<T>& line, std::vector<T>& folded,
                   T* to) const {
+        if (most)
+            fold_row(nc, z, y, [](T a, T b) { return larger(a, b); }, T(-INFINITY), T(1), line, folded, to);
+        else
+            fold_row(nc, z, y, [](T a, T b) { return a + b; }, T(0), T(p.pool.f0), line, folded, to);
+    }
+
+    template <class F>
+    void fold_row(int64_t nc, int64_t z, int64_t y, F fold, T none, T factor, std::vector<T>& line,
+                  std::vector<T>& folded, T* to) const {
         const transfuse_step& s = p.pool;
+        const int64_t width = p.spatial[2];
         bool first = true;
         for (int64_t d = 0; d < s.kernel[0]; d++)
             for (int64_t h = 0; h < s.kernel[1]; h++) {
@@ -172,20 +182,28 @@ template <class T> class Engine {
                 const int64_t from = nc / p.in_channels * p.input_strides[0] +
                                      nc % p.in_channels * p.input_strides[1] + id * p.input_strides[2] +
                                      ih * p.input_strides[3];
-                load_row(p.element, p.input, from, p.input_strides[4], p.spatial[2], line.data());
-                for (int64_t w = 0; w < p.spatial[2]; w++)
-                    folded[w] = first ? line[w] : most ? larger(folded[w], line[w]) : folded[w] + line[w];
+                load_row(p.element, p.input, from, p.input_strides[4], width, first ? folded.data() : line.data());
+                if (!first)
+                    for (int64_t w = 0; w < width; w++) folded[w] = fold(folded[w], line[w]);
                 first = false;
             }
-        for (int64_t x = 0; x < inputs[2]; x++) {
-            const int64_t begin = x * s.stride[2] - s.padding[2];
-            T value = 0;
-            bool none = true;
-            for (int64_t w = std::max<int64_t>(0, begin); w < std::min(begin + s.kernel[2], p.spatial[2]); w++) {
-                value = none ? folded[w] : most ? larger(value, folded[w]) : value + folded[w];
-                none = false;
-            }
-            to[x] = most ? value : value * T(s.f0);
+        if (s.stride[2] == 2)  // by a constant the compiler takes every other one with vectors
+            fold_width<2>(fold, none, 2, folded.data(), to);
+        else
+            fold_width<0>(fold, none, s.stride[2], folded.data(), to);
+        for (int64_t x = 0; x < inputs[2]; x++) to[x] *= factor;
+    }
+
+    // Windows along a row, one tap after another.
+    template <int STRIDE, class F> void fold_width(F fold, T none, int64_t stride, const T* from, T* to) const {
+        const int64_t padding = p.pool.padding[2];
+        if (STRIDE) stride = STRIDE;
+        std::fill(to, to + inputs[2], none);
+        for (int64_t k = 0; k < p.pool.kernel[2]; k++) {
+            const int64_t off = k - padding;  // 0 <= x * stride + off < width
+            const int64_t lo = off < 0 ? (-off + stride - 1) / stride : 0;
+            const int64_t hi = std::min(inputs[2], (p.spatial[2] - 1 - off) / stride + 1);
+            for (int64_t x = lo; x < hi; x++) to[x] = fold(to[x], from[x * stride + off]);
         }
     }
 
@@ -304,6 +322,23 @@ template <class T> class Engine {
         return 1;
     }
 
+    // Makes tiles larger while they fit: along the axis where inputs that neighbours read too weigh most.
+    void grow(size_t begin, size_t fresh, size_t end, int64_t limit, int64_t rows, int64_t* size) const {
+        const int64_t *extents = at[end].extents, by[2] = {1, rows};
+        bool done[2] = {false, false};
+        while (!done[0] || !done[1]) {
+            const int64_t first[3] = {0, 0, 0};
+            const Box box = boxes(begin, fresh, end, tile_at(first, size, extents))[0];
+            double shared[2];
+            for (int a : {0, 1}) shared[a] = double(p.dilation[a] * (p.kernel[a] - 1)) / double(box.size(a));
+            const int a = done[0] || (!done[1] && shared[1] >= shared[0]) ? 1 : 0;
+            int64_t trial[3] = {size[0], size[1], size[2]};
+            trial[a] += by[a];
+            done[a] = trial[a] > extents[a] || values(begin, fresh, end, trial) * int64_t(sizeof(T)) > limit;
+            if (!done[a]) size[a] = trial[a];
+        }
+    }
+
     // A division into tiles that depends on the sizes alone.
     void divide(size_t begin, size_t fresh, size_t end, int64_t* size) const {
         const int64_t* extents = at[end].extents;
@@ -321,13 +356,7 @@ template <class T> class Engine {
                 size[2] = (extents[2] + parts - 1) / parts;
                 if (values(begin, fresh, end, size) * int64_t(sizeof(T)) <= limit) break;
             }
-            for (int a : {1, 0})
-                for (int64_t by = a ? rows : 1, next = size[a] + by; next <= extents[a]; next += by) {
-                    int64_t trial[3] = {size[0], size[1], size[2]};
-                    trial[a] = next;
-                    if (values(begin, fresh, end, trial) * int64_t(sizeof(T)) > limit) break;
-                    size[a] = next;
-                }
+            grow(begin, fresh, end, limit, rows, size);
             int64_t tiles = p.batch;
             for (int a = 0; a < 3; a++) tiles *= (extents[a] + size[a] - 1) / size[a];
             if (tiles >= fewest || limit <= TILE_BYTES / 8) return;
