@@ -1,12 +1,10 @@
 // The transposed convolution of a box of outputs, from a zero-padded copy of the inputs it reads.
 #pragma once
-#include <sys/mman.h>
-
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
 #include "convert.h"
+#include "memory.h"
 #include "microkernel.h"
 #include "pairs.h"
 #include "tile.h"
@@ -16,29 +14,6 @@ namespace TF_NAMESPACE {
 constexpr int NARROW = 4;
 constexpr int64_t MANY_BYTES = 16 << 20;   // of weights: beyond the last cache
 constexpr int64_t PART_BYTES = 200 * 1024;  // of weights, beside a tile in the second-level cache
-
-// Fresh memory of many pages: let the kernel hand it out in large ones, 512 times fewer faults.
-static inline void expect_writes(void* p, size_t bytes) {
-#ifdef MADV_HUGEPAGE
-    const uintptr_t page = 2 << 20, first = (uintptr_t(p) + page - 1) & ~(page - 1);
-    const uintptr_t last = (uintptr_t(p) + bytes) & ~(page - 1);
-    if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#else
-    (void)p, (void)bytes;
-#endif
-}
-
-template <class T> struct Free {
-    void operator()(T* p) const { std::free(p); }
-};
-template <class T> using Buffer = std::unique_ptr<T[], Free<T>>;
-template <class T> static Buffer<T> allocate(int64_t count) {
-    size_t bytes = (size_t(count) * sizeof(T) + TF_BYTES + 1023) / 1024 * 1024;
-    void* p = std::aligned_alloc(64, bytes);
-    if (!p) throw std::bad_alloc();
-    expect_writes(p, bytes);
-    return Buffer<T>(static_cast<T*>(p));
-}
 
 // Channels of one block of the microkernel: two vectors, one where a group has no more.
 template <class T> static int vectors(int64_t per_group) { return per_group > LANES<T> ? 2 : 1; }
@@ -186,6 +161,7 @@ template <class T> class Convolution {
         for (int i = 0; i < 5; i++) stride[i] = strides[i];
         for (int a = 0; a < 3; a++) n[a] = inputs[a];
         narrow = is_narrow<T>(p);
+        tap_rows = packed_rows<T>(p);
         const T* weights = static_cast<const T*>(p.weights);
         if (is_paired<T>(p) && !p.careful && weights[packed_size<T>(p) - 1] != 0) pairs.reset(new Pairs(p));
     }
@@ -216,7 +192,7 @@ template <class T> class Convolution {
     const void* input;
     int element;
     Channels channels;
-    int64_t stride[5], n[3];
+    int64_t stride[5], n[3], tap_rows;
     bool narrow;
     std::unique_ptr<Pairs> pairs;
     Buffer<T> copy;  // [depth][row][channel][width], zeros beyond the width's ends; mixed rows come last
@@ -363,7 +339,7 @@ template <class T> class Convolution {
 
     // The sums of the rows of one phase along each axis, and their taps.
     void list_sums(const Reads& depth, const Box& box, const WidthPhase& phase, int64_t pd, int64_t ph) {
-        const int64_t unit = p.in_channels / p.groups * wide(), kernel_rows = packed_rows<T>(p);
+        const int64_t unit = p.in_channels / p.groups * wide();
         sums.clear();
         taps.clear();
         for (const RowSum& row : row_sums[ph])
@@ -373,7 +349,7 @@ template <class T> class Convolution {
                     for (const auto& b : row.met)
                         for (const auto& e : phase.taps)
                             taps.push_back({((a.input - depth.lo) * plane_rows + b.input) * slab() + e.input - first_column,
-                                            ((a.tap * kernel_rows + b.tap) * p.kernel[2] + e.tap) * unit});
+                                            ((a.tap * tap_rows + b.tap) * p.kernel[2] + e.tap) * unit});
                 if (row.first || taps.size() > begin)
                     sums.push_back({d * box.size(1) + row.row, row.second, row.first, row.minus, begin, taps.size()});
             }
@@ -382,7 +358,7 @@ template <class T> class Convolution {
     void add_up(Tile<T>& tile, const WidthPhase& phase) {
         const Box& box = tile.box;
         const int64_t cig = p.in_channels / p.groups;
-        const int64_t all_taps = p.kernel[0] * packed_rows<T>(p) * p.kernel[2];
+        const int64_t all_taps = p.kernel[0] * tap_rows * p.kernel[2];
         // Input channels by parts, so that the weights of a part stay in the second-level cache.
         const int64_t some = std::max<int64_t>(1, p.kernel[0] * p.kernel[1] * p.kernel[2] / (p.stride[0] * p.stride[1] * p.stride[2]));
         int64_t part = std::max<int64_t>(16, PART_BYTES / int64_t(sizeof(T)) / (some * wide()) / 8 * 8);

@@ -13,6 +13,7 @@
 namespace TF_NAMESPACE {
 
 constexpr int64_t TILE_BYTES = 224 * 1024;  // a tile's values, beside its inputs in the second-level cache
+constexpr int64_t LARGEST_BYTES = 2 << 20;
 constexpr int64_t BLOCK = 4096;             // values that go through several steps in the first-level one
 constexpr int64_t HEAVY_BYTES = 512 * 1024; // weights beyond the second-level cache
 constexpr int64_t FEWEST_TILES = 48;        // so that many threads find work; never by their number
@@ -45,7 +46,7 @@ template <class T> struct Lines {
 // Partial statistics of a gathering step, one set a tile, and what is made of them.
 template <class T> struct Statistic {
     int64_t width = 0;             // slots, or groups
-    std::vector<Moments> moments;  // [tile][width]; for exp and max: mean = maximum, m2 = sum
+    Buffer<Moments> moments;       // [tile][width]; for exp and max: mean = maximum, m2 = sum
     std::vector<T> shift, scale, offset;  // [sample or 1][slot]: (x - shift) * scale + offset
 
     Statistic() = default;
@@ -349,7 +350,9 @@ template <class T> class Engine {
         const bool heavy = begin == 0 && packed_size<T>(p) * int64_t(sizeof(T)) > HEAVY_BYTES;
         const int64_t fewest = heavy ? FEWEST_TILES / 8 : FEWEST_TILES;
         const int64_t rows = std::min(rows_of_pairs(begin, fresh, end), extents[1]);
-        for (int64_t limit = heavy ? 4 * TILE_BYTES : TILE_BYTES;; limit /= 2) {
+        // A block of the microkernel in every phase, however wide the stride: else weights are read for little.
+        const int64_t block = std::min(LARGEST_BYTES, TF_ROWS * p.stride[2] * at[0].channels.slots * int64_t(sizeof(T)));
+        for (int64_t limit = std::max(block, heavy ? 4 * TILE_BYTES : TILE_BYTES);; limit /= 2) {
             size[0] = 1;
             size[1] = rows;
             for (int64_t parts = 1; parts <= extents[2]; parts++) {
@@ -359,7 +362,7 @@ template <class T> class Engine {
             grow(begin, fresh, end, limit, rows, size);
             int64_t tiles = p.batch;
             for (int a = 0; a < 3; a++) tiles *= (extents[a] + size[a] - 1) / size[a];
-            if (tiles >= fewest || limit <= TILE_BYTES / 8) return;
+            if (tiles >= fewest || limit / 2 < std::max(block, TILE_BYTES / 8)) return;
         }
     }
 
@@ -513,7 +516,7 @@ template <class T> class Engine {
             case TF_GROUP_NORM: {
                 Statistic<T> own(1, c.slots);
                 slot_moments(tile, moments);
-                affine(own, 0, by_group(moments, c, s.i0), c, s);
+                affine(own, 0, by_group(moments, c, s.i0).data(), s.i0, c, s);
                 return apply<TF_GROUP_APPLY>(tile, s, own);
             }
             case TF_SPACE_SOFTMAX: {
@@ -591,11 +594,11 @@ template <class T> class Engine {
     void start(size_t i, int64_t tiles) {
         Statistic<T>& statistic = statistics[i];
         statistic.width = p.steps[i].op == TF_GROUP_STATS ? p.steps[i].i0 : at[i].channels.slots;
-        statistic.moments.assign(tiles * statistic.width, Moments());
+        statistic.moments = allocate<Moments>(tiles * statistic.width);  // every tile puts its own
     }
 
     static void put(Statistic<T>& statistic, const Tile<T>& tile, const std::vector<Moments>& moments) {
-        std::copy(moments.begin(), moments.end(), statistic.moments.begin() + tile.index * statistic.width);
+        std::copy(moments.begin(), moments.end(), statistic.moments.get() + tile.index * statistic.width);
     }
 
     static std::vector<Moments> by_group(const std::vector<Moments>& slots, const Channels& c, int64_t groups) {
@@ -646,25 +649,28 @@ template <class T> class Engine {
         statistic.resize(sets, c.slots);
         size_t use = i;
         while (p.steps[use].op != s.op - TF_BATCH_STATS + TF_BATCH_APPLY) use++;
-        for (int64_t set = 0; set < sets; set++) {
-            std::vector<Moments> merged(statistic.width);
-            for (int64_t t = 0; t < each; t++)
-                for (int64_t k = 0; k < statistic.width; k++) {
-                    const Moments& part = statistic.moments[(set * each + t) * statistic.width + k];
-                    if (s.op == TF_BATCH_STATS || s.op == TF_GROUP_STATS)
-                        merged[k].merge(part);
-                    else
-                        merge_sums(merged[k], part);
-                }
-            if (s.op == TF_BATCH_STATS || s.op == TF_GROUP_STATS)
-                affine(statistic, set * c.slots, merged, c, p.steps[use]);
-            else
-                for (int64_t k = 0; k < c.slots; k++) {
-                    statistic.shift[set * c.slots + k] = s.op == TF_MAX_STATS ? T(merged[k].mean) : T(0);
-                    statistic.scale[set * c.slots + k] = T(1 / merged[k].m2);
-                }
+        const bool moments = s.op == TF_BATCH_STATS || s.op == TF_GROUP_STATS;
+        std::vector<Moments> merged(sets * statistic.width);
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t i = 0; i < sets * statistic.width; i++) {
+            const Moments* part = statistic.moments.get() + i / statistic.width * each * statistic.width;
+            for (int64_t t = 0; t < each; t++, part += statistic.width) {
+                const Moments& next = part[i % statistic.width];
+                moments ? merged[i].merge(next) : merge_sums(merged[i], next);
+            }
         }
-        statistic.moments = std::vector<Moments>();
+        for (int64_t set = 0; set < sets; set++) {
+            const Moments* of = &merged[set * statistic.width];
+            if (moments) {
+                affine(statistic, set * c.slots, of, statistic.width, c, p.steps[use]);
+                continue;
+            }
+            for (int64_t k = 0; k < c.slots; k++) {
+                statistic.shift[set * c.slots + k] = s.op == TF_MAX_STATS ? T(of[k].mean) : T(0);
+                statistic.scale[set * c.slots + k] = T(1 / of[k].m2);
+            }
+        }
+        statistic.moments.reset();
     }
 
     // mean holds a maximum, m2 a sum of exp(x - maximum): bring both to the larger maximum.
@@ -682,14 +688,14 @@ template <class T> class Engine {
     }
 
     // (x - mean) * (1 / sqrt(var + eps) * weight) + bias, from moments of slots or of groups.
-    void affine(Statistic<T>& to, int64_t offset, const std::vector<Moments>& moments, const Channels& c,
+    void affine(Statistic<T>& to, int64_t offset, const Moments* moments, int64_t count, const Channels& c,
                 const transfuse_step& s) const {
         const auto weight = s.t0 ? by_slot(s.t0, c, 1) : std::vector<T>(c.slots, T(1));
         const auto bias = by_slot(s.t1, c, 0);
         const bool grouped = s.op != TF_BATCH_APPLY;
         for (int64_t i = 0; i < c.count; i++) {
             const int64_t slot = c.slot(i);
-            const Moments& m = moments[grouped ? i / (c.count / int64_t(moments.size())) : slot];
+            const Moments& m = moments[grouped ? i / (c.count / count) : slot];
             to.shift[offset + slot] = T(m.mean);
             to.scale[offset + slot] = T(double(weight[slot]) / std::sqrt(m.m2 / m.n + s.f0));
             to.offset[offset + slot] = bias[slot];
