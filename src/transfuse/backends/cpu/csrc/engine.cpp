@@ -346,9 +346,11 @@ template <class T> class Engine {
         for (int a = 0; a < 3; a++) size[a] = extents[a];
         for (size_t i = begin; i < end; i++)
             if (is_resident(p.steps[i].op)) return;
-        // Every tile reads all weights: many of them want many positions to meet.
-        const bool heavy = begin == 0 && packed_size<T>(p) * int64_t(sizeof(T)) > HEAVY_BYTES;
-        const int64_t fewest = heavy ? FEWEST_TILES / 8 : FEWEST_TILES;
+        // Every tile reads all weights: many of them want many positions to meet, and few tiles.
+        const int64_t weights = begin == 0 ? packed_size<T>(p) * int64_t(sizeof(T)) : 0;
+        const bool heavy = weights > HEAVY_BYTES;
+        const int64_t fewest = weights > 8 * HEAVY_BYTES ? FEWEST_TILES / 8 : heavy ? FEWEST_TILES / 2 : FEWEST_TILES;
+        const int64_t smallest = heavy ? TILE_BYTES : TILE_BYTES / 8;
         const int64_t rows = std::min(rows_of_pairs(begin, fresh, end), extents[1]);
         // A block of the microkernel in every phase, however wide the stride: else weights are read for little.
         const int64_t block = std::min(LARGEST_BYTES, TF_ROWS * p.stride[2] * at[0].channels.slots * int64_t(sizeof(T)));
@@ -362,7 +364,7 @@ template <class T> class Engine {
             grow(begin, fresh, end, limit, rows, size);
             int64_t tiles = p.batch;
             for (int a = 0; a < 3; a++) tiles *= (extents[a] + size[a] - 1) / size[a];
-            if (tiles >= fewest || limit / 2 < std::max(block, TILE_BYTES / 8)) return;
+            if (tiles >= fewest || limit / 2 < std::max(block, smallest)) return;
         }
     }
 
