@@ -8,101 +8,11 @@
 #include "microkernel.h"
 #include "pairs.h"
 #include "tile.h"
+#include "weights.h"
 
 namespace TF_NAMESPACE {
 
-constexpr int NARROW = 4;
-constexpr int64_t MANY_BYTES = 16 << 20;   // of weights: beyond the last cache
 constexpr int64_t PART_BYTES = 200 * 1024;  // of weights, beside a tile in the second-level cache
-
-// Channels of one block of the microkernel: two vectors, one where a group has no more.
-template <class T> static int vectors(int64_t per_group) { return per_group > LANES<T> ? 2 : 1; }
-
-// Groups of so few output channels (depthwise, images) that vectors of positions serve better.
-template <class T> static bool is_narrow(const transfuse_program& p) {
-    return p.out_channels / p.groups <= NARROW && p.out_channels / p.groups * 4 <= LANES<T>;
-}
-
-template <class T> static Channels conv_channels(const transfuse_program& p) {
-    int64_t per_group = p.out_channels / p.groups;
-    int64_t block = vectors<T>(per_group) * LANES<T>;
-    if (is_narrow<T>(p)) {  // channels of all groups side by side
-        int64_t slots = (p.out_channels + LANES<T> - 1) / LANES<T> * LANES<T>;
-        return {p.out_channels, p.out_channels, slots, slots};
-    }
-    int64_t padded = (per_group + block - 1) / block * block;
-    return {p.out_channels, per_group, padded, padded * p.groups};
-}
-
-// Whether two rows of outputs are computed at once: where that saves products, where many output
-// channels share the sums of input rows, and where their rounding is small beside a long sum's. Sums of
-// weights are more to read: where few positions meet many weights, reading is what takes the time.
-template <class T> static bool is_paired(const transfuse_program& p) {
-    const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
-    const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
-    const bool reads = cig * p.out_channels * taps * int64_t(sizeof(T)) > MANY_BYTES &&
-                       p.spatial[0] * p.spatial[1] * p.spatial[2] < 256;
-    return !is_narrow<T>(p) && p.kernel[1] > p.stride[1] && p.stride[1] % p.dilation[1] == 0 &&
-           p.spatial[1] >= 4 && cig >= 32 && cog >= 16 && !reads;
-}
-
-// Rows of taps of the packed weights: the kernel's, and sums of them.
-template <class T> static int64_t packed_rows(const transfuse_program& p) {
-    return p.kernel[1] + (is_paired<T>(p) ? int64_t(Pairs(p).mixed.size()) : 0);
-}
-
-// Packed weights: [group][block of channels][tap][input channel][channel in block], zeros where a
-// block has no channel. Narrow groups are one block, without zeros. Where rows are paired, sums of
-// taps follow the taps of each plane, and behind everything stands 1 if they may be used.
-template <class T> static int64_t packed_size(const transfuse_program& p) {
-    int64_t taps = p.kernel[0] * packed_rows<T>(p) * p.kernel[2];
-    Channels c = conv_channels<T>(p);
-    if (is_narrow<T>(p)) return p.in_channels / p.groups * p.out_channels * taps;
-    return c.slots * taps * (p.in_channels / p.groups) + is_paired<T>(p);
-}
-
-template <class T>
-static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
-    const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
-    const Channels c = conv_channels<T>(p);
-    const bool narrow = is_narrow<T>(p), paired = is_paired<T>(p);
-    const int64_t block = narrow ? cog : vectors<T>(cog) * LANES<T>;
-    const int64_t padded = narrow ? cog : c.padded;
-    const auto mixed = paired ? Pairs(p).mixed : std::vector<MixedWeights>();
-    std::vector<T> line(block), taps(3 * block);
-    bool tame = true;
-    for (int64_t g = 0; g < p.groups; g++)
-        for (int64_t o = 0; o < padded; o += block) {
-            const int64_t some = std::min(block, cog - o);
-            // The block's weights of one tap and input channel.
-            const auto read = [&](int64_t a, int64_t b, int64_t e, int64_t i, T* values) {
-                load_row(p.element, weights,
-                         (g * cig + i) * strides[0] + o * strides[1] + a * strides[2] + b * strides[3] +
-                             e * strides[4],
-                         strides[1], some, values);
-                for (int64_t j = 0; j < some; j++) values[j] *= T(p.weight_scale);
-            };
-            for (int64_t a = 0; a < p.kernel[0]; a++)
-                for (int64_t b = 0; b < p.kernel[1] + int64_t(mixed.size()); b++)
-                    for (int64_t e = 0; e < p.kernel[2]; e++)
-                        for (int64_t i = 0; i < cig; i++, to += block) {
-                            if (b < p.kernel[1]) {
-                                read(a, b, e, i, line.data());
-                                for (int64_t j = 0; j < some; j++)
-                                    tame = tame && std::abs(line[j]) < T(TAME);  // not NaN, either
-                            } else {
-                                const MixedWeights& mix = mixed[b - p.kernel[1]];
-                                for (int t = 0; t < mix.count; t++) read(a, mix.taps[t], e, i, &taps[t * block]);
-                                for (int64_t j = 0; j < some; j++) {
-                                    const T g[3] = {taps[j], taps[block + j], taps[2 * block + j]};
-                                    line[j] = mix(g);
-                                }
-                            }
-                            std::copy(line.begin(), line.end(), to);
-                        }
-        }
-    if (paired) *to = tame;
-}
 
 // What outputs lo <= o < hi of an axis read: for each, its taps and the inputs they meet.
 struct Reads {
@@ -232,7 +142,8 @@ template <class T> class Convolution {
                     continue;
                 }
                 parts[A].push_back({h, 0, true, false, {}});
-                for (const auto& meets : height.of[h]) parts[A].back().met.push_back({meets.tap, meets.input - height.lo});
+                for (const auto& meets : height.of[h])
+                    parts[A].back().met.push_back({meets.tap, meets.input - height.lo});
             }
             for (auto& part : parts)
                 for (RowSum& sum : part) row_sums[phase].push_back(std::move(sum));
@@ -347,11 +258,14 @@ template <class T> class Convolution {
                 const size_t begin = taps.size();
                 for (const auto& a : depth.of[d])
                     for (const auto& b : row.met)
-                        for (const auto& e : phase.taps)
-                            taps.push_back({((a.input - depth.lo) * plane_rows + b.input) * slab() + e.input - first_column,
-                                            ((a.tap * tap_rows + b.tap) * p.kernel[2] + e.tap) * unit});
+                        for (const auto& e : phase.taps) {
+                            const int64_t in_copy = (a.input - depth.lo) * plane_rows + b.input;
+                            const int64_t k = (a.tap * tap_rows + b.tap) * p.kernel[2] + e.tap;
+                            taps.push_back({in_copy * slab() + e.input - first_column, k * unit});
+                        }
+                const int64_t line = d * box.size(1) + row.row;
                 if (row.first || taps.size() > begin)
-                    sums.push_back({d * box.size(1) + row.row, row.second, row.first, row.minus, begin, taps.size()});
+                    sums.push_back({line, row.second, row.first, row.minus, begin, taps.size()});
             }
     }
 
@@ -360,11 +274,13 @@ template <class T> class Convolution {
         const int64_t cig = p.in_channels / p.groups;
         const int64_t all_taps = p.kernel[0] * tap_rows * p.kernel[2];
         // Input channels by parts, so that the weights of a part stay in the second-level cache.
-        const int64_t some = std::max<int64_t>(1, p.kernel[0] * p.kernel[1] * p.kernel[2] / (p.stride[0] * p.stride[1] * p.stride[2]));
+        const int64_t phases = p.stride[0] * p.stride[1] * p.stride[2];
+        const int64_t some = std::max<int64_t>(1, p.kernel[0] * p.kernel[1] * p.kernel[2] / phases);
         int64_t part = std::max<int64_t>(16, PART_BYTES / int64_t(sizeof(T)) / (some * wide()) / 8 * 8);
         if (part * 2 > cig) part = cig;
         const int64_t blocks = narrow ? p.groups : channels.slots / wide();
         if (narrow) part = cig;
+        const auto add = wide() == LANES<T> ? row<T, 1> : row<T, 2>;
         for (int64_t block = 0; block < blocks; block++) {
             const int64_t group = narrow ? block : block * wide() / channels.padded;
             const T* weights = static_cast<const T*>(p.weights) + block * all_taps * cig * wide();
@@ -383,9 +299,8 @@ template <class T> class Convolution {
                     else if (p.careful)
                         careful_row(phase, t, met, x, count, w, s, c0 == 0);
                     else
-                        (wide() == LANES<T> ? row<T, 1> : row<T, 2>)(x, phase.count, t, met, count, pitch,
-                                                                     w, s, step(),
-                                                                     {sum.first && c0 == 0, second, sum.minus});
+                        add(x, phase.count, t, met, count, pitch, w, s, step(),
+                            {sum.first && c0 == 0, second, sum.minus});
                 }
             }
         }

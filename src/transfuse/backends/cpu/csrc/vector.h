@@ -47,11 +47,19 @@ template <class T> TF_INLINE Vec<T> fill(T a) { return a - Vec<T>{}; }
 template <class V> TF_INLINE V larger(V a, V b) { return a > b ? a : b; }
 template <class V> TF_INLINE V smaller(V a, V b) { return a < b ? a : b; }
 #if TF_BYTES == 64
-TF_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return (Vec<float>)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
-TF_INLINE Vec<float> smaller(Vec<float> a, Vec<float> b) { return (Vec<float>)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b); }
+TF_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) {
+    return (Vec<float>)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+}
+TF_INLINE Vec<float> smaller(Vec<float> a, Vec<float> b) {
+    return (Vec<float>)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+}
 #elif TF_BYTES == 32
-TF_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b); }
-TF_INLINE Vec<float> smaller(Vec<float> a, Vec<float> b) { return (Vec<float>)_mm256_min_ps((__m256)a, (__m256)b); }
+TF_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) {
+    return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b);
+}
+TF_INLINE Vec<float> smaller(Vec<float> a, Vec<float> b) {
+    return (Vec<float>)_mm256_min_ps((__m256)a, (__m256)b);
+}
 #endif
 
 // NaN wins a maximum and a minimum, and passes a clamp.
