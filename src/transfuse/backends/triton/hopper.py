@@ -154,7 +154,7 @@ class Config:
     x_stages: int
     w_stages: int
     halo: int  # rows of the box that completes a strip; 0: none
-    store: str = "rows"  # "tile": as the tile lies; "rows": along a row; "lines": aligned too
+    store: str = "rows"  # "tile": as the tile lies; "rows": a warp along a row
     vector: int = 1  # elements of a row that one thread stores at once
     registers: int = 240
     stagger: int = 0  # taps the second consumer lies behind the first, at the start
@@ -234,18 +234,18 @@ def axis_of(after: After) -> int:
 
 
 def configs(
-    geometry: Geometry, itemsize: int, after: After, stored: int, aligned: bool = True
+    geometry: Geometry, itemsize: int, after: After, stored: int
 ) -> tuple[Config, ...]:
     """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
 
-    ``itemsize`` of what is multiplied, ``stored`` of results; ``aligned``: those begin at a line.
+    ``itemsize`` of what is multiplied, ``stored`` of results.
     """
     found = []
     for base in bases(geometry, itemsize, axis_of(after)):
         held = geometry.held(base.depth)
         rings = [(x, held, True) for x in (4, 3) if held]
         rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 6, 4, 3)]
-        best = store_of(geometry, base, after, stored, aligned)
+        best = store_of(geometry, base, after, stored)
         for config in (best, replace(best, store="tile")):
             for x_stages, w_stages, hold in rings:
                 each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
@@ -277,31 +277,14 @@ def scratch(config: Config, stored: int) -> int:
     wide = stored == 4
     if config.store == "rows":
         return (66 if wide and config.vector == 4 else 34) * 1024
-    if config.store == "lines":
-        return (34 if wide else 18) * 1024
     return 6 * 1024
 
 
-def store_of(
-    geometry: Geometry, config: Config, after: After, stored: int, aligned: bool
-) -> Config:
-    """The way to store that suits results. ``aligned``: the output begins at a line of memory."""
+def store_of(geometry: Geometry, config: Config, after: After, stored: int) -> Config:
+    """The way to store that suits results."""
     if after.summed or not after.stored:
         return replace(config, store="tile")
-    vector = vector_of(geometry, after, stored)
-    if vector * stored < 8 and aligned and lines(geometry, config, after, stored):
-        return replace(config, store="lines")
-    if config.axis == 0 and stored == 4 and after.linear:
-        return replace(config, store="tile")  # two neighbours of each of eight channels: whole sectors
-    return replace(config, store="rows", vector=vector)
-
-
-def lines(geometry: Geometry, config: Config, after: After, stored: int) -> bool:
-    """Whether rows can be turned: two runs at most, neighbours of a pair in one thread."""
-    words = config.positions * geometry.joined * stored // 4
-    paired = stored == 4 or config.axis == 0 or geometry.joined == 2
-    short = config.positions <= geometry.extent[2] and 64 <= words <= 256
-    return after.strides[4] == 1 and paired and short
+    return replace(config, store="rows", vector=vector_of(geometry, after, stored))
 
 
 def vector_of(geometry: Geometry, after: After, stored: int) -> int:
