@@ -167,4 +167,4 @@ def test_rows_are_stored_from_few_addresses() -> None:
     geometry = geometry_of(SOFT, 4)
     after = after_of(SOFT, geometry)
     ptx = build("fp32", geometry, configs(geometry, 4, after, 4)[0], after).asm["ptx"]
-    assert re.search(rf"st.global.b32 \[ %rd\d+ \+ {4 * 4 * 129 * 129} \]", ptx)
+    assert re.search(rf"add.s64\s+%rd\d+, %rd\d+, {4 * 4 * 129 * 129};", ptx)
