@@ -358,7 +358,7 @@ def write(out, v, channel, live, n0, there, place, A: tl.constexpr, AXIS: tl.con
         tl.store(out + target, v, mask=keep)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["epoch"])
 def convolve_hopper(
     x, halo, w, out, flag, epoch, batch, tiles, tensors, numbers, partials, plane, counted,
     G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
