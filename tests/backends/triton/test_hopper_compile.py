@@ -3,7 +3,7 @@
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +168,34 @@ def test_rows_are_stored_from_few_addresses() -> None:
     after = after_of(SOFT, geometry)
     ptx = build("fp32", geometry, configs(geometry, 4, after, 4)[0], after).asm["ptx"]
     assert re.search(rf"add.s64\s+%rd\d+, %rd\d+, {4 * 4 * 129 * 129};", ptx)
+
+
+def test_window(tmp_path: Path) -> None:
+    """Two members of a window at once: three accumulators, none of them spilled."""
+    from transfuse.backends.triton.hopper_window import choose as choose_window
+    from transfuse.backends.triton.kernels.hopper_window import convolve_window
+
+    lattice = Lattice.of((Axis(32, 5, 2, 2),) * 3, ((6, 6, 0),) * 3, (10, 10, 10), False)
+    chosen = choose_window(lattice, 16, 64, 32, 32, 4, "max", 132)
+    assert chosen is not None
+    geometry, rings = chosen
+    after = replace(after_of(SOFT, geometry_of(SOFT, 4)), after=Table((), (), (), ()))
+    layouts = [NVMMASharedLayout(rings.swizzle, 32, rank) for rank in (5, 2)]
+    box = ", ".join(map(str, (*geometry.box, rings.depth)))
+    signature = {
+        "x": f"tensordesc<fp32[{box}],{layouts[0]!r}>",
+        "w": f"tensordesc<fp32[{geometry.padded}, {rings.depth}],{layouts[1]!r}>",
+        "out": "*fp32", "flag": "*i64", "epoch": "i64", "batch": "i32", "programs": "i32",
+        "tensors": ("*fp32",), "numbers": ("fp32",),
+        "G": "constexpr", "C": "constexpr", "A": "constexpr",
+    }  # fmt: skip
+    names = convolve_window.arg_names
+    static = {(names.index(n),): v for n, v in (("G", geometry), ("C", rings), ("A", after))}
+    source = GluonASTSource(convolve_window, signature, static, {})
+    kernel = triton.compile(source, target=TARGET, options={"num_warps": 4})
+    ptx = kernel.asm["ptx"]
+    assert ptx.count("wgmma.mma_async") == 2 * 5 * 4
+    assert "cp.async.bulk.tensor.5d.shared" in ptx
+    assert "ttg.local_load" not in kernel.asm["ttgir"]
+    assert kernel.metadata.shared <= SHARED
+    assert spilled(ptx, tmp_path) == 0

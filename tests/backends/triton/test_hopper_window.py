@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from transfuse.backends.triton.hopper_window import Windowed, rings, verdict
+from transfuse.backends.triton.hopper_window import Windowed, choose, rings, verdict
 from transfuse.backends.triton.lattice import Lattice
 from transfuse.geometry import Axis
 
@@ -121,6 +121,19 @@ def test_pairs_share_their_copies() -> None:
     assert found is not None
     assert found.shared(geometry) < 227 * 1024
     assert geometry.tiles == 63
+
+
+def test_choice() -> None:
+    """Boxes that waste nothing, and enough shares for every multiprocessor."""
+    lattice = lattice_of((Axis(32, 5, 2, 2),) * 3, 6)
+    found = choose(lattice, 16, 64, 32, 32, 4, "max", 132)
+    assert found is not None
+    geometry, _ = found
+    assert geometry.box == (2, 2, 2, 16)
+    assert geometry.split == 12
+    alone = choose(lattice, 16, 64, 32, 32, 4, "max", 132, shares=False)
+    assert alone is not None
+    assert alone[0].split == 1
 
 
 def test_refusals() -> None:

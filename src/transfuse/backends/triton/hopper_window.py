@@ -6,7 +6,8 @@ both, and one copy of weights serves the boxes of two consumers. See ``kernels/h
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 from transfuse.backends.triton.hopper import SHARED
@@ -145,6 +146,45 @@ def rings(geometry: Windowed, depth: int, itemsize: int) -> Rings | None:
         if found.shared(geometry) <= SHARED - 8 * 1024:
             return found
     return None
+
+
+def box_of(lattice: Lattice, batch: int, positions: int) -> Box:
+    """The box that covers all anchors with the fewest copies; of equals, the most samples."""
+    limits = (*lattice.each("anchors"), batch)
+    sizes = [1 << i for i in range(positions.bit_length())]
+    found = [
+        (d, h, w, positions // (d * h * w))
+        for d, h, w in product(sizes, sizes, sizes)
+        if d * h * w <= positions
+    ]
+
+    def cost(box: Box) -> tuple[int, int]:
+        boxes = prod(-(-n // each) for n, each in zip(limits, box, strict=True))
+        return boxes, -box[3]
+
+    return min(found, key=cost)
+
+
+def split_of(lattice: Lattice, tiles: int, multiprocessors: int) -> int:
+    """Shares of the members: enough programs that the last ones do not make the rest wait."""
+    lines = lattice.depth.members * lattice.height.members
+    for split in range(1, lines + 1):
+        if lines % split == 0 and tiles * split >= 5 * multiprocessors:
+            return split
+    return lines
+
+
+def choose(
+    lattice: Lattice, batch: int, channels: int, kept: int, depth: int, itemsize: int,
+    window: str, multiprocessors: int, shares: bool = True,
+) -> tuple[Windowed, Rings] | None:  # fmt: skip
+    """What to launch; none if nothing fits. ``shares``: partial results may meet in another pass."""
+    box = box_of(lattice, batch, 128 if channels <= 64 else 64)
+    geometry = Windowed.of(lattice, batch, channels, kept, box, 1, window)
+    if shares:
+        geometry = replace(geometry, split=split_of(lattice, geometry.tiles, multiprocessors))
+    found = rings(geometry, depth, itemsize)
+    return None if found is None else (geometry, found)
 
 
 def verdict(lattice: Lattice, channels: int, groups: int, window: str, before: bool) -> str:
