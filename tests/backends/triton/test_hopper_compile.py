@@ -122,7 +122,8 @@ def build(kind: str, geometry: Geometry, config: Config, after: After) -> Any:
     signature = {
         "x": x, "halo": halo, "w": w, "out": f"*{kind}", "flag": "*i64", "epoch": "i64",
         "batch": "i32", "tiles": "i32", "tensors": ("*fp32",) * 2, "numbers": ("fp32",) * 3,
-        "partials": "*fp32", "plane": "i32", "counted": "i32", "G": "constexpr", "C": "constexpr", "A": "constexpr",
+        "partials": "*fp32", "plane": "i32", "counted": "i32",
+        "G": "constexpr", "C": "constexpr", "A": "constexpr",
     }  # fmt: skip
     names = convolve_hopper.arg_names
     static = {(names.index(n),): v for n, v in (("G", geometry), ("C", config), ("A", after))}

@@ -20,6 +20,7 @@ SHARED = 227 * 1024
 MOST_TAPS = 32
 """Width taps of all classes: they are unrolled."""
 
+
 @dataclass(frozen=True)
 class Rows:
     """A tile of consecutive rows, as ``kernels/tiles.py`` takes it."""
@@ -99,9 +100,7 @@ class Geometry:
     def offsets(self) -> tuple[int, ...]:
         """Width offsets of all taps of all classes."""
         return tuple(
-            first - t * self.step[2]
-            for first, count, _ in self.entries[2]
-            for t in range(count)
+            first - t * self.step[2] for first, count, _ in self.entries[2] for t in range(count)
         )
 
     @property
@@ -253,9 +252,7 @@ def axis_of(after: After) -> int:
     return 1 if {"softmax", "sum"} & set(after.after.ops) else 0
 
 
-def configs(
-    geometry: Geometry, itemsize: int, after: After, stored: int
-) -> tuple[Config, ...]:
+def configs(geometry: Geometry, itemsize: int, after: After, stored: int) -> tuple[Config, ...]:
     """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
 
     ``itemsize`` of what is multiplied, ``stored`` of results.
@@ -323,7 +320,7 @@ def vector_of(geometry: Geometry, after: After, stored: int) -> int:
 
 def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Config | None:
     """The layout to take; none if none fits. Measured on an H200 where it names rings."""
-    found = [each for each in configs(geometry, itemsize, after, stored)]
+    found = configs(geometry, itemsize, after, stored)
     wanted = (2, 2, 8)
     if geometry.joined == 2:
         wanted = (1, 3, 4) if itemsize == 2 else (2, 3, 6)

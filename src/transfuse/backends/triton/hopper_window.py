@@ -31,8 +31,7 @@ def pair_of(line: Line, pair: int) -> tuple[int, tuple[int, ...], Products]:
     offsets = sorted({offset for offset, _, _ in taps}, reverse=True)
     top = offsets[0] if offsets else 0
     products = tuple(
-        tuple((at, slot) for offset, at, slot in sorted(taps) if offset == copy)
-        for copy in offsets
+        tuple((at, slot) for offset, at, slot in sorted(taps) if offset == copy) for copy in offsets
     )
     return top, tuple(top - offset for offset in offsets), products
 
@@ -178,7 +177,7 @@ def choose(
     lattice: Lattice, batch: int, channels: int, kept: int, depth: int, itemsize: int,
     window: str, multiprocessors: int, shares: bool = True,
 ) -> tuple[Windowed, Rings] | None:  # fmt: skip
-    """What to launch; none if nothing fits. ``shares``: partial results may meet in another pass."""
+    """What to launch, if it fits. ``shares``: partial results may meet in another pass."""
     box = box_of(lattice, batch, 128 if channels <= 64 else 64)
     geometry = Windowed.of(lattice, batch, channels, kept, box, 1, window)
     if shares:

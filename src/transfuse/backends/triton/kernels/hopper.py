@@ -152,7 +152,7 @@ def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexp
         tiles = gl.minimum(tiles, gl.program_id(0) + 1)
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        block, cd, ch = locate(tile, G, C)
+        _, cd, ch = locate(tile, G, C)
         _, nd, sd = entry(G, 0, cd)
         _, nh, sh = entry(G, 1, ch)
         for tap in range(nd * nh):
@@ -186,7 +186,7 @@ def consume(
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     TAPS: gl.constexpr = len(G.taps)
     strips, weights, x_full, x_empty, w_full, w_empty, go = rings
-    out, batch, tiles, tensors, numbers, partials, plane, counted = rest
+    tiles = rest[2]
     if C.axis == 0:
         SHAPE: gl.constexpr = [C.channels, C.positions]
     else:
@@ -285,7 +285,7 @@ def finish(
     CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """Steps, statistic and store of one consumer's share of a tile."""
-    out, batch, tiles, tensors, numbers, partials, plane, counted = rest
+    out, batch, _, tensors, numbers, partials, plane, counted = rest
     AXIS: gl.constexpr = C.axis
     STEPS: gl.constexpr = A.after
     WHOLE: gl.constexpr = G.channels == C.channels
@@ -355,9 +355,9 @@ def write_rows(
         low, high = gl.split(both)
         write_rows(out, low, channel, there, FIRST, G, C, A)
         write_rows(out, high, channel, there, FIRST + CHANNELS // 2, G, C, A)
-    elif FIRST < G.channels:
+    elif G.channels > FIRST:
         v = gl.convert_layout(v, rows_layout(C.axis, C.vector), assert_trivial=True)
-        if FIRST + 4 > G.channels:
+        if G.channels < FIRST + 4:
             there &= gl.expand_dims(FIRST + channel < G.channels, 1 - C.axis)
         gl.store(out + FIRST * A.strides[1], v, mask=there)
 

@@ -111,11 +111,11 @@ def feed_weights(w, ring, full, empty, programs, G: gl.constexpr, C: gl.constexp
     COPIES: gl.constexpr = len(G.products)
     step = 0
     for program in range(gl.program_id(0), programs, gl.num_programs(0)):
-        tile, share = locate(program, G)
+        _, share = locate(program, G)
         for line in range(share * G.lines, (share + 1) * G.lines):
             _, nd, sd = entry(G, 0, line // G.members[1])
             _, nh, sh = entry(G, 1, line % G.members[1])
-            for pair in range(PAIRS):
+            for _ in range(PAIRS):
                 for tap in range(nd * nh):
                     row = ((sd + tap // nh) * G.slots[1] + sh + tap % nh) * G.slots[2]
                     for k in range(BLOCKS):
@@ -142,7 +142,7 @@ def consume(
     POSITIONS: gl.constexpr = G.positions
     SHAPE: gl.constexpr = [G.padded, POSITIONS]
     rows, weights, x_full, x_empty, w_full, w_empty = rings
-    out, batch, programs, tensors, numbers = rest
+    programs = rest[2]
     NONE: gl.constexpr = 0.0 if G.window == "sum" else float("-inf")
     x_step = 0
     step = 0
@@ -152,11 +152,11 @@ def consume(
         for line in range(share * G.lines, (share + 1) * G.lines):
             _, nd, _ = entry(G, 0, line // G.members[1])
             _, nh, _ = entry(G, 1, line % G.members[1])
-            for pair in range(PAIRS):
+            for _pair in range(PAIRS):
                 even = gl.zeros(SHAPE, gl.float32, ACC)
                 odd = gl.zeros(SHAPE, gl.float32, ACC)
                 begun = step
-                for s in range(nd * nh * BLOCKS):
+                for _step in range(nd * nh * BLOCKS):
                     for i in gl.static_range(COPIES):
                         x_slot = x_step % C.x_stages
                         mbarrier.wait(x_full.index(x_slot), (x_step // C.x_stages) & 1)
@@ -195,7 +195,7 @@ def consume(
 @gluon.jit
 def finish(v, box, share, rest, G: gl.constexpr, A: gl.constexpr):
     """Steps and store of one box."""
-    out, batch, programs, tensors, numbers = rest
+    out, batch, _, tensors, numbers = rest
     LAYOUT: gl.constexpr = v.type.layout
     STEPS: gl.constexpr = A.after
     WHOLE: gl.constexpr = G.channels == G.padded
