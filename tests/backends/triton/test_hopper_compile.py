@@ -20,6 +20,7 @@ from transfuse.backends.triton.hopper import (  # noqa: E402
     SHARED,
     Config,
     Geometry,
+    choose,
     configs,
     scratch,
     verdict,
@@ -149,17 +150,21 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     itemsize = 4 if kind == "fp32" else 2
     geometry = geometry_of(trial, itemsize)
     after = after_of(trial, geometry)
-    config = configs(geometry, itemsize, after, itemsize)[0]
+    config = choose(geometry, itemsize, after, itemsize)
+    assert config is not None
     assert config.axis == trial.axis
     kernel = build(kind, geometry, config, after)
     ptx, ttgir = kernel.asm["ptx"], kernel.asm["ttgir"]
     steps = config.depth * itemsize // 32
     rows = config.channels if config.axis == 0 else config.positions
-    assert ptx.count("wgmma.mma_async") == 2 * len(geometry.taps) * steps * (rows // 64)
+    assert ptx.count("wgmma.mma_async") == config.consumers * len(geometry.taps) * steps * (
+        rows // 64
+    )
     assert "cp.async.bulk.tensor.2d.shared" in ptx
     # Operands go from shared memory to the tensor cores, never through registers.
     assert "ttg.local_load" not in ttgir
-    assert kernel.metadata.shared <= config.shared + scratch(config, itemsize) <= SHARED
+    room = scratch(config, itemsize) * config.consumers // 2
+    assert kernel.metadata.shared <= config.shared + room <= SHARED
     assert spilled(ptx, tmp_path) <= 64
 
 

@@ -249,7 +249,8 @@ def halo_of(reach: int) -> int:
 
 def axis_of(after: After) -> int:
     """The axis of channels: last where they are summed up, so that a warp holds all of them."""
-    return 1 if {"softmax", "sum"} & set(after.after.ops) else 0
+    innermost = after.strides[1] == 1 and not after.late
+    return 1 if innermost or {"softmax", "sum"} & set(after.after.ops) else 0
 
 
 def configs(geometry: Geometry, itemsize: int, after: After, stored: int) -> tuple[Config, ...]:
@@ -283,7 +284,9 @@ def bases(geometry: Geometry, itemsize: int, axis: int) -> Iterator[Config]:
 
 
 def near(geometry: Geometry, config: Config, after: After) -> bool:
-    """Whether offsets from the first result of a tile's first sample fit 32 bits."""
+    """Whether rows, and offsets from the first result of a tile's first sample, fit 32 bits."""
+    if geometry.batch * geometry.sample + config.tile >= 2**31:
+        return False
     samples = config.tile // geometry.sample + 2
     sizes = (samples, geometry.channels, *geometry.results)
     return sum((n - 1) * abs(s) for n, s in zip(sizes, after.strides, strict=True)) < 2**31
@@ -294,14 +297,14 @@ def scratch(config: Config, stored: int) -> int:
     wide = stored == 4
     if config.store == "rows":
         if config.vector == 4:
-            return (66 if wide else 18) * 1024
+            return (65 if wide else 18) * 1024
         return 34 * 1024
     return 6 * 1024
 
 
 def store_of(geometry: Geometry, config: Config, after: After, stored: int) -> Config:
     """The way to store that suits results."""
-    if after.summed or not after.stored:
+    if after.summed or not after.stored or after.strides[1] == 1:
         return replace(config, store="tile")
     return replace(config, store="rows", vector=vector_of(geometry, after, stored))
 
@@ -325,7 +328,16 @@ def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Conf
     if geometry.joined == 2:
         wanted = (1, 3, 4) if itemsize == 2 else (2, 3, 6)
     consumers, x_stages, w_stages = wanted
-    for each in found:
-        if (each.x_stages, each.w_stages, each.hold) == (x_stages, w_stages, False):
-            return replace(each, consumers=consumers)
-    return found[0] if found else None
+    # How results are stored matters more than how deep the rings are.
+    alike = [e for e in found if (e.positions, e.store) == (found[0].positions, found[0].store)]
+    plain = [each for each in alike if not each.hold]
+    for each in plain:
+        if (each.x_stages, each.w_stages) == (x_stages, w_stages):
+            alone = replace(each, consumers=1)
+            return alone if consumers == 1 and twice(alone, stored) else each
+    return plain[0] if plain else None
+
+
+def twice(config: Config, stored: int) -> bool:
+    """Whether two programs of one consumer fit a multiprocessor; each costs a kilobyte more."""
+    return 2 * (config.shared + scratch(config, stored) // 2 + 1024) <= SHARED + 1024
