@@ -126,7 +126,7 @@ def heuristic(shape: Shape, capability: int, form: str | None = None) -> Config:
 def candidates(shape: Shape, capability: int) -> Iterator[Config]:
     """Every form and box of the usual size."""
     channels = _channels(shape)
-    depth = _depth(shape)
+    depth = depth_of(shape)
     warps = 4 if channels <= 64 else 8
     room = 4096 * warps // channels // (2 if shape.windowed and warps == 8 else 1)
     if shape.thrice and warps == 4:
@@ -176,8 +176,7 @@ def _cost(shape: Shape, config: Config, capability: int = 90) -> float:
     cost = count * config.positions * (-(-programs // at_once) / waves)
     cost *= 1 + 64 / config.channels + 64 / config.positions + 0.01 * (config.split - 1)
     if config.form == "batch":
-        # Results of one sample lie far apart, and further with classes between them.
-        cost *= 1.1 if shape.windowed else 2.0 * shape.lattice.width.classes
+        cost *= 1.1 if shape.windowed else 2.0  # results of one sample lie far apart
         if config.lone:
             for each in shape.lattice.lines:
                 cost *= each.found / max(1, each.reads)
@@ -199,7 +198,7 @@ def _channels(shape: Shape) -> int:
     return max(16, min(most, power(outputs)))
 
 
-def _depth(shape: Shape) -> int:
+def depth_of(shape: Shape) -> int:
     """Channels summed over at a time: a full line of shared memory, if that pads little."""
     depth = 128 // shape.item
     while depth > 16 and -(-shape.channels // depth) * depth > 1.25 * shape.channels:
@@ -218,4 +217,6 @@ def _stages(
     """As many as fit beside the other programs of a multiprocessor."""
     room = SHARED.get(capability, 99_000) // _residents(shape, warps)
     one = (channels + positions) * depth * shape.item
-    return max(2, min(6, (room - 1024) // one))
+    # A short sum does not fill a long pipeline.
+    steps = -(-shape.channels // depth) * shape.lattice.slots // shape.lattice.classes
+    return max(2, min(6, steps, (room - 1024) // one))

@@ -11,11 +11,12 @@ import triton.language as tl
 from torch import Tensor
 
 from transfuse.backends.triton import config as tiling
-from transfuse.backends.triton import hopper
+from transfuse.backends.triton import hopper, hopper_window
 from transfuse.backends.triton.copies import Five, InputCopy, WeightCopy
 from transfuse.backends.triton.kernels.convolve import convolve
 from transfuse.backends.triton.kernels.finish import finish
 from transfuse.backends.triton.kernels.hopper import convolve_hopper
+from transfuse.backends.triton.kernels.hopper_window import convolve_window
 from transfuse.backends.triton.kernels.prepare import prepare
 from transfuse.backends.triton.kernels.statistics import merge
 from transfuse.backends.triton.lattice import Lattice, Three
@@ -166,7 +167,7 @@ class Recipe:
                 if between:
                     out = self._between(each.result)
                 self._finish(each, stored, out)
-            else:
+            elif not self._window(each, out, between):
                 config = self._config(each)
                 if between:
                     out = self._between(each.result, config.form)
@@ -178,12 +179,58 @@ class Recipe:
 
     def _share(self, each: Pass, out: Place, config: tiling.Config) -> None:
         """Several programs meet the members of a window; their results meet in a second pass."""
-        shape = each.result._replace(c=self.core.out_channels)
-        shares = self._between(shape, config.form, config.split)
-        alone = replace(each, result=shape, after=(), late=None, stores=True)
+        alone, rest = self._apart(each)
+        shares = self._between(alone.result, config.form, config.split)
         self._convolve(alone, shares, config)
-        rest = replace(each, convolves=False, source=shape, before=(), early=None)
         self._finish(rest, shares, out)
+
+    def _apart(self, each: Pass) -> tuple[Pass, Pass]:
+        """A pass up to its window, and what is left of it."""
+        shape = each.result._replace(c=self.core.out_channels)
+        alone = replace(each, result=shape, after=(), late=None, stores=True)
+        return alone, replace(each, convolves=False, source=shape, before=(), early=None)
+
+    def _window(self, each: Pass, out: Place, between: bool) -> bool:
+        """The kernel for Hopper that takes a window's members in pairs, where it serves."""
+        core, item = self.core, ELEMENTS[self.core.dtype].itemsize
+        kind = _kind(each.window)
+        if self.hopper is None or core.arithmetic not in ("tf32", "fp16", "bf16") or between:
+            return False
+        shape = shape_of(self.program, core, each)
+        lattice, before = shape.lattice, bool(each.before) or each.early is not None
+        if hopper_window.verdict(lattice, core.out_channels, core.groups, kind, before):
+            return False
+        depth = tiling.depth_of(shape)
+        kept = -(-shape.channels // depth) * depth
+        found = hopper_window.choose(
+            lattice, core.batch, core.out_channels, kept, depth, item, kind, self.hopper
+        )
+        if found is None or shape.per_sample or shape.depthwise:
+            return False
+        geometry, rings = found
+        config = tiling.Config("batch", geometry.box, geometry.padded, depth, 8, 2, geometry.split)
+        if config.lone:
+            return False
+        alone, rest = self._apart(each)
+        shares = self._between(alone.result, "batch", geometry.split)
+        tile = Tile.of(shape, config, kind)
+        rows, packed = self._copies(lattice, tile)
+        layout = hopper.swizzled(rings.swizzle, item, 5)
+        weights = tile.rows, tile.slots * tile.kept
+        programs = geometry.tiles * geometry.split
+        arguments = Arguments()
+        arguments_ = [
+            Boxes(rows, _copy_sizes(tile, core.batch), (*geometry.box, depth), layout),
+            Boxes(packed, weights, (geometry.padded, depth), hopper.swizzled(rings.swizzle, item)),
+            At(shares.number), At(FLAG), Epoch, core.batch, programs, self._tensors(arguments),
+            _numbers(arguments), geometry, rings, self._after(alone, shares, arguments, False),
+        ]  # fmt: skip
+        launched = min(self.hopper, programs)
+        self.launches.append(Launch(convolve_window, launched, arguments_, {"num_warps": 4}))
+        if lattice.leaves:
+            self._tiles(alone, shares, shape, config, tile, careful=True)
+        self._finish(rest, shares, out)
+        return True
 
     def _config(self, each: Pass) -> tiling.Config:
         return self.choose(shape_of(self.program, self.core, each))
