@@ -45,14 +45,10 @@ class Triton:
     ) -> Tensor:
         from transfuse.backends.triton import engine
 
-        plan = _fused(chain, problem)
-        if out is None:
-            out = _empty(plan, x)
-        if out.numel():
-            flat = {name: tensor.reshape(-1) for name, tensor in operands.items()}
-            program = lower.program(chain, plan)
-            engine.run(program, plan.chain.core(problem), x, weight, flat, out)
-        return out
+        if out is not None and out.is_neg():
+            return out.copy_(self.run(chain, problem, x, weight, operands))
+        x, weight = x.resolve_neg(), weight.resolve_neg()
+        return engine.run(chain, _fused(chain, problem), x, weight, operands, out)
 
 
 @lru_cache(maxsize=4096)
@@ -91,11 +87,3 @@ def _interpreted() -> bool:
 
     return bool(triton.knobs.runtime.interpret)
 
-
-def _empty(plan: Plan, x: Tensor) -> Tensor:
-    """The result's tensor, in the layout of the input."""
-    shape = plan.chain.shapes(plan.problem)[-1].dims
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if plan.problem.layout == "channels_last" and last is not None:
-        return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last)
-    return torch.empty(shape, dtype=x.dtype, device=x.device)
