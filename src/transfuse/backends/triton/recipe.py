@@ -154,7 +154,7 @@ class Recipe:
         base = scratch.data_ptr()
         addresses = [tensor.data_ptr() for tensor in tensors]
         addresses += [base + at for at, _, _ in self.scratch]
-        stream = torch.cuda.current_stream(self.device).cuda_stream
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         for launch in self.launches:
             launch.again(addresses, epoch, stream)
 
@@ -494,8 +494,8 @@ class Recipe:
         self.copies |= {source: rows, weights: packed}
         arguments_ = [
             At(X), At(rows), At(WEIGHT), At(packed), self._constant(lattice.slot_of_tap()),
-            At(FLAG), Epoch, core.batch, self._tensors(arguments), _numbers(arguments),
-            source, weights, self.acc,
+            At(FLAG), Epoch, core.batch, source.block_p, self._tensors(arguments),
+            _numbers(arguments), source, weights, self.acc,
         ]  # fmt: skip
         programs = weights.programs + source.programs(core.batch)
         self.launches.append(Launch(prepare, programs, arguments_, {"num_warps": 4}))
