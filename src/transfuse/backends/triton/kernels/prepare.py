@@ -29,7 +29,8 @@ def copy_input(
     residue = program // samples
     # ``block`` is C.block_p, at run time: as a shift, LLVM packs it with another one and lets that
     # one's overflow spill into this.
-    at = tl.multiple_of(plane * block, C.block_p) + tl.arange(0, C.block_p)
+    BLOCK_P: tl.constexpr = C.block_p
+    at = tl.multiple_of(plane * block + tl.arange(0, BLOCK_P), BLOCK_P)
     d = (depth + C.low) * C.residues[0] + residue // (C.residues[1] * C.residues[2])
     h = at // C.extent[2] * C.residues[1] + residue // C.residues[2] % C.residues[1]
     w = at % C.extent[2] * C.residues[2] + residue % C.residues[2]
