@@ -1,15 +1,17 @@
 """Calls: the recipe for tensors that lie as these do, run on the caller's stream and device."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from transfuse.backends.triton import config as tiling
+from transfuse.backends.triton import tuned
+from transfuse.backends.triton.config import Config, Shape
 from transfuse.backends.triton.copies import Five
-from transfuse.backends.triton.lower import Program
+from transfuse.backends.triton.lower import Pass, Program
 from transfuse.backends.triton.recipe import Recipe, five, three
+from transfuse.backends.triton.tuned import capability as _capability
 from transfuse.problem import Problem
 
 _recipes: dict[object, Recipe] = {}
@@ -26,57 +28,61 @@ def run(
     out: Tensor,
 ) -> None:
     """Compute ``out``; ``core`` is the convolution's own problem."""
-    tensors = [x, weight, out, _flag(x.device), *operands.values()]
+    tensors = given(x, weight, operands, out)
     # Compiled kernels know which addresses are multiples of 16.
     aligned = tuple([tensor.data_ptr() % 16 == 0 for tensor in tensors])
-    key = (program, core, x.shape, x.stride(), weight.stride(), out.stride(), x.device, aligned)
-    recipe = _recipes.get(key)
-    if recipe is None:
+    key = (
+        program, core, x.shape, x.stride(), weight.stride(), out.stride(), x.device, aligned,
+        tuned.generation(),
+    )  # fmt: skip
+    made = _recipes.get(key)
+    if made is None:
         if len(_recipes) >= MOST:
             _recipes.clear()
-        recipe = _recipes[key] = _recipe(program, core, x, weight, operands, out)
-    if x.device.type == "cuda" and torch.cuda.current_device() != x.device.index:
-        with torch.cuda.device(x.device):
-            recipe(tensors)
+        made = _recipes[key] = recipe(program, core, x, weight, operands, out)
+    follow(made, tensors)
+
+
+def given(x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor) -> list[Tensor]:
+    """The tensors of a call, as a recipe takes them."""
+    return [x, weight, out, _flag(x.device), *operands.values()]
+
+
+def follow(made: Recipe, tensors: list[Tensor]) -> None:
+    """Run a recipe on the device of its tensors."""
+    device = tensors[0].device
+    if device.type == "cuda" and torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            made(tensors)
     else:
-        recipe(tensors)
+        made(tensors)
 
 
-def _recipe(
+def recipe(
     program: Program,
     core: Problem,
     x: Tensor,
     weight: Tensor,
     operands: Mapping[str, Tensor],
     out: Tensor,
+    choose: Callable[[Pass, Shape], Config] | None = None,
 ) -> Recipe:
+    """The launches for tensors that lie as these do; tiles are tuned or counted, or as told."""
     strides: tuple[Five, Five, Five] = (
         five(x.stride()),
         five(weight.stride()),
         five(out.stride()),
     )
-    capability = _capability(x.device)
-    return Recipe(
-        program,
-        core,
-        three(x.shape[2:], 1),
-        strides,
-        list(operands),
-        x.device,
-        lambda shape: tiling.heuristic(shape, capability),
-    )
+    gpu, capability = tuned.gpu(x.device), _capability(x.device)
+
+    def best(each: Pass, shape: Shape) -> Config:
+        return tuned.choose(program, core, each, shape, gpu, capability).config
+
+    source = three(x.shape[2:], 1)
+    return Recipe(program, core, source, strides, list(operands), x.device, choose or best)
 
 
 @lru_cache(maxsize=64)
 def _flag(device: torch.device) -> Tensor:
     """Raised to the number of a call whose weights hold NaN or Inf."""
     return torch.zeros(1, dtype=torch.int64, device=device)
-
-
-@lru_cache(maxsize=64)
-def _capability(device: torch.device) -> int:
-    """Compute capability, as 90 for 9.0; that of the H100 where there is no GPU."""
-    if device.type != "cuda":
-        return 90
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor

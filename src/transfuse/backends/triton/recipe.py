@@ -163,7 +163,7 @@ class Recipe:
         strides: tuple[Five, Five, Five],
         operands: Sequence[str],
         device: torch.device,
-        choose: Callable[[tiling.Shape], tiling.Config],
+        choose: Callable[[Pass, tiling.Shape], tiling.Config],
     ) -> None:
         self.program, self.core, self.source, self.device = program, core, source, device
         self.x_strides, self.weight_strides, self.out_strides = strides
@@ -214,11 +214,11 @@ class Recipe:
         self._finish(rest, shares, out)
 
     def _config(self, each: Pass) -> tiling.Config:
-        return self.choose(shape_of(self.program, self.core, each))
+        return self.choose(each, tiling.shape_of(self.program, self.core, each))
 
     def _convolve(self, each: Pass, out: Place, config: tiling.Config) -> None:
         core, program = self.core, self.program
-        shape = shape_of(program, core, each)
+        shape = tiling.shape_of(program, core, each)
         lattice, batch = shape.lattice, core.batch
         tile = Tile.of(shape, config, _kind(each.window))
         rows, packed = self._copies(lattice, tile)
@@ -410,16 +410,6 @@ class Recipe:
 
     def _constant(self, values: tuple[int, ...]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=self.device)
-
-
-def shape_of(program: Program, core: Problem, each: Pass) -> tiling.Shape:
-    """What the tiles of a pass that convolves depend on."""
-    windows = ((1, 1, 0),) * core.rank
-    if each.window is not None:
-        windows = each.window.windows(core.rank)
-    lattice = Lattice.of(core.axes, windows, each.result.spatial, cover=each.early is not None)
-    item = ELEMENTS[core.dtype].itemsize
-    return tiling.describe(lattice, core, each, program.statistics, item)
 
 
 def three(values: Sequence[int], missing: int) -> Three:
