@@ -30,7 +30,9 @@ CASES = {
 }
 CHANNELS, OUTPUTS = 3, 2
 NONE = Table((), (), (), ())
-AFTER = After(NONE, NONE, 0, "", "", 1, False, True, True, False, (64 * 514 * 518, 514 * 518, 0, 518, 1), 0)
+AFTER = After(
+    NONE, NONE, 0, "", "", 1, False, True, True, False, (64 * 514 * 518, 514 * 518, 0, 518, 1), 0
+)
 
 
 def lattice_of(axes: tuple[Axis, ...]) -> Lattice:

@@ -2,23 +2,27 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from transfuse import fills
+from transfuse.accuracy import Oracle, longest_sum
+from transfuse.backends.triton import Triton, lower, tuned
 from transfuse.backends.triton import config as tiling
-from transfuse.backends.triton import lower, tuned
 from transfuse.chain import Chain
-from transfuse.operators import OPERATORS
 from transfuse.plan import fused
 from transfuse.problem import Problem
 from transfuse.stages import (
@@ -211,9 +215,10 @@ def test_a_writer_that_fails_leaves_the_old_file(file, monkeypatch, call):
             raise KeyboardInterrupt
         return real(*args, **options)
 
-    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as broken:
         broken.setattr(os, call, fails)
-        tuned.put([entry(2)])
+        with pytest.raises(KeyboardInterrupt):
+            tuned.put([entry(2)])
     assert list(tuned.read(file)) == [entry(1).key]
     tuned.put([entry(3)])
     assert list(tuned.read(file)) == [entry(1).key, entry(3).key]
@@ -278,3 +283,170 @@ def test_writers_killed_at_any_time_lose_nothing_that_was_written(tmp_path):
     tuned.put([entry()], path)  # no lock outlives its holder
     left = {each.name for each in tmp_path.iterdir()}
     assert left - {"cache", "shipped"} == {"tuned.json", ".tuned.json.lock"}
+
+
+CHAINS = {
+    "plain": (PLAIN, "n2 ci3 co5 i3x5 k3 s1 p1"),
+    "one tap of three": (PLAIN, "n1 ci2 co3 i2x3 k1x2 s3x2 p0 op1x0"),
+    "grouped": (PLAIN, "n2 ci4 co6 i3x3 k2 s2 p0 g2"),
+    "depthwise": (PLAIN, "n2 ci3 co6 i3x4 k3 s2 p1 g3"),
+    "softmax": (
+        Chain(conv_transpose(2, bias="b"), softmax("channels")),
+        "n2 ci3 co5 i3x3 k4 s2 p1",
+    ),
+    "pooled": (Chain(conv_transpose(2), max_pool(2), sum("channels")), "n3 ci3 co5 i3x4 k3 s2 p1"),
+    "averaged": (Chain(conv_transpose(1), avg_pool(4, 2), add("a")), "n2 ci3 co5 i9 k3 s2 p1"),
+    "over the batch": (Chain(conv_transpose(1), batch_norm("w", "b")), "n3 ci3 co4 i7 k3 s2 p1"),
+    "over a sample": (Chain(conv_transpose(1), group_norm(2, "w", "b")), "n3 ci3 co4 i7 k3 s2"),
+    "deep": (Chain(conv_transpose(3), max_pool(2)), "n2 ci2 co3 i2x3x2 k2 s1 p0"),
+}
+
+
+def case(name: str, dtype: str = "fp32") -> tuple[Chain, Problem]:
+    chain, line = CHAINS[name]
+    return chain, Problem.parse(f"{line} {dtype}")
+
+
+@st.composite
+def shapes(draw) -> tiling.Shape:
+    """The shape of a pass that convolves: of any chain above, at any size."""
+    chain, problem = case(draw(st.sampled_from(list(CHAINS))), draw(st.sampled_from(DTYPES)))
+    size = st.integers(1, 200)
+    groups = 1 if problem.groups == 1 else draw(st.integers(1, 40))
+    each = draw(st.integers(1, 70))
+    problem = replace(
+        problem,
+        batch=draw(size),
+        groups=groups,
+        in_channels=groups * (1 if problem.groups == problem.in_channels else draw(size)),
+        out_channels=groups * each * (2 if groups == 1 else 1),
+        spatial=tuple(draw(st.integers(4, 300)) for _ in problem.spatial),
+        stride=tuple(draw(st.integers(1, 8)) for _ in problem.stride),
+        kernel=tuple(draw(st.integers(3, 9)) for _ in problem.kernel),
+        output_padding=(0,) * problem.rank,
+    )
+    return draw(st.sampled_from(passes(chain, problem)))[3]
+
+
+DTYPES = ("fp32", "fp64", "fp16", "bf16")
+CAPABILITIES = (80, 86, 89, 90, 100, 120)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(shape=shapes(), capability=st.sampled_from(CAPABILITIES))
+def test_what_the_heuristic_considers_is_valid(shape, capability):
+    candidates = list(tiling.candidates(shape, capability))
+    faults = {tiling.fault(shape, each, capability) for each in candidates}
+    assert faults == {""}
+    assert tiling.heuristic(shape, capability) in candidates
+
+
+def test_the_space_is_valid_has_the_heuristic_first_and_nothing_twice():
+    for name in CHAINS:
+        for _, _, _, shape in passes(*case(name)):
+            space = list(tiling.space(shape, 90))
+            assert space[0] == tiling.heuristic(shape, 90)
+            assert set(tiling.candidates(shape, 90)) < set(space)
+            assert len(set(space)) == len(space)
+            assert all(tiling.valid(shape, each, 90) for each in space)
+
+
+WIDE = {"channels": 128, "box": (1, 1, 1, 256), "depth": 32, "warps": 8}
+INVALID = {
+    "not a power": ({"channels": 48}, "plain", "power of two"),
+    "box not of powers": ({"box": (1, 1, 1, 48)}, "plain", "four powers of two"),
+    "a box too long": ({"box": (1, 1, 1, 512), "warps": 16}, "plain", "passes 256"),
+    "no such form": ({"form": "ring"}, "plain", "form 'ring'"),
+    "rows of two lines": ({"box": (1, 1, 2, 32)}, "plain", "larger than what it tiles"),
+    "a box of two samples": ({"form": "box", "box": (2, 1, 4, 8)}, "plain", "larger than"),
+    "a box past the result": ({"form": "box", "box": (1, 1, 4, 32)}, "plain", "larger than"),
+    "depthwise box": ({"form": "box", "box": (1, 1, 2, 8)}, "depthwise", "form 'box'"),
+    "samples in one tile": ({"form": "batch", "box": (1, 1, 4, 4)}, "over a sample", "one sample"),
+    "channels too few": ({"channels": 16}, "softmax over 40", "16 channels where a tile takes 64"),
+    "channels too many": ({"channels": 32}, "plain", "32 channels where a tile takes 16"),
+    "too few positions": ({"box": (1, 1, 1, 8)}, "plain", "at least 16"),
+    "too shallow": ({"depth": 8}, "plain", "at least 16"),
+    "too deep": ({"depth": 64}, "plain", "pass a line of 128"),
+    "padded": ({"depth": 32}, "plain", "pad 3 channels too far"),
+    "shared by two": ({"split": 2}, "plain", "2 programs"),
+    "no stages": ({"stages": 0}, "plain", "in 0 stages"),
+    "shared memory": ({**WIDE, "stages": 8}, "wide", "8 stages of 49152 bytes do not fit"),
+    "registers": ({**WIDE, "warps": 4}, "wide", "4 warps do not hold 32768"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "name", "why"), INVALID.values(), ids=INVALID)
+def test_what_no_kernel_can_do_is_not_valid(changes, name, why):
+    if name == "wide":
+        chain, problem = PLAIN, PROBLEM
+        problem = replace(problem, out_channels=128)
+    elif name == "softmax over 40":
+        chain, problem = case("softmax")
+        problem = replace(problem, out_channels=40)
+    else:
+        chain, problem = case(name)
+    shape = passes(chain, problem)[0][3]
+    good = tiling.Config("rows", (1, 1, 1, 16), max(16, lower.power(shape.outputs)), 16, 4, 2)
+    assert tiling.fault(shape, good, 90) == ""
+    assert why in tiling.fault(shape, replace(good, **changes), 90)
+
+
+@cache
+def any_tiles(name: str) -> tuple[tuple[tiling.Config, ...], ...]:
+    """For each pass of a case, valid ones among choices at random; nothing of ``space`` in it."""
+    draw, found = Random(name), []
+    for _, _, _, shape in passes(*case(name)):
+        valid: set[tiling.Config] = set()
+        while len(valid) < 60:
+            box = tuple(2 ** max(0, draw.randint(-3, 6)) for _ in range(4))
+            config = tiling.Config(
+                draw.choice(tiling.FORMS),
+                box if draw.random() < 0.8 else (1, 1, 1, box[3]),
+                2 ** draw.randint(4, 6),
+                2 ** draw.randint(3, 6),
+                2 ** draw.randint(0, 4),
+                draw.randint(1, 8),
+                draw.choice((1, 1, 2, 3)),
+            )
+            if tiling.valid(shape, config, 90) and config.positions <= 128:
+                valid.add(config)
+        found.append(tuple(sorted(valid, key=str)))
+    return tuple(found)
+
+
+@pytest.fixture(scope="module")
+def interpreter():
+    """Runs a chain with given tiles; Triton interprets, in a process of its own."""
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("tiles.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+    def run(chain, *job):
+        pickle.dump((chain.stages, *job), process.stdin)
+        process.stdin.flush()
+        answer = pickle.load(process.stdout)
+        assert isinstance(answer, torch.Tensor), answer
+        return answer
+
+    yield run
+    process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_valid_tiles_compute_what_they_should(interpreter, name):
+    chain, problem = case(name)
+    tensors = fills.real(chain, problem, 0)
+    oracle = Oracle(chain, problem, *tensors, Triton().ulp(problem), longest_sum(chain, problem))
+
+    @settings(max_examples=5, deadline=None, database=None, derandomize=True)
+    @given(tiles=st.tuples(*map(st.sampled_from, any_tiles(name))))
+    def compare(tiles):
+        accuracy = oracle.judge(interpreter(chain, problem, tensors, tiles))
+        assert accuracy.ok, f"{accuracy.fault} with {tiles}"
+
+    compare()
