@@ -56,6 +56,15 @@ class Outcome:
         return self.heuristic.seconds / self.best.seconds
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """A pass that has no tiles to tune, and why."""
+
+    key: tuned.Key
+    problem: str
+    why: str
+
+
 class Tuner:
     """The passes of one problem that convolve; iterating tunes them in order.
 
@@ -89,10 +98,16 @@ class Tuner:
         self.recipes: dict[tiling.Config, Recipe] = {}
         self.passes = [each for each in self.program.passes if each.convolves]
 
-    def __iter__(self) -> Iterator[Outcome]:
-        for each in self.passes:
+    def __iter__(self) -> Iterator[Outcome | Skipped]:
+        tensors = (self.x, self.weight, self.operands, self.out)
+        engines = engine.recipe(self.program, self.core, *tensors).engines
+        for each, served in zip(self.passes, engines, strict=True):
             shape = tiling.shape_of(self.program, self.core, each)
             self.recipes.clear()
+            if served != tuned.PORTABLE:
+                key = tuned.key(self.program, self.core, each, self.gpu, served)
+                yield Skipped(key, str(self.problem), f"the {served} loop runs it")
+                continue
             trials: list[Trial] = []
             interrupted = False
             try:
@@ -194,9 +209,7 @@ class Tuner:
                 samples[config].append(self.clock.time(call)[0])
         return {config: spread(found).median for config, found in samples.items()}
 
-    def _keep(
-        self, each: lower.Pass, shape: tiling.Shape, trials: list[Trial]
-    ) -> Outcome | None:
+    def _keep(self, each: lower.Pass, shape: tiling.Shape, trials: list[Trial]) -> Outcome | None:
         """Put the best on disk; what was timed twice counts by its last time."""
         last = {trial.config: trial for trial in trials}
         if not last:

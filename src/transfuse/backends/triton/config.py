@@ -133,9 +133,10 @@ def crosses(shape: Shape, box: Box) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def heuristic(shape: Shape, capability: int) -> Config:
-    """The tiles that waste the least."""
-    return min(candidates(shape, capability), key=lambda config: _cost(shape, config, capability))
+def heuristic(shape: Shape, capability: int, form: str | None = None) -> Config:
+    """The tiles that waste the least, of a form if one is asked for."""
+    found = (each for each in candidates(shape, capability) if form in (None, each.form))
+    return min(found, key=lambda config: _cost(shape, config, capability))
 
 
 def candidates(shape: Shape, capability: int) -> Iterator[Config]:

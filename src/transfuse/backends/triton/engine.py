@@ -10,8 +10,7 @@ from transfuse.backends.triton import tuned
 from transfuse.backends.triton.config import Config, Shape
 from transfuse.backends.triton.copies import Five
 from transfuse.backends.triton.lower import Pass, Program
-from transfuse.backends.triton.recipe import Recipe, five, three
-from transfuse.backends.triton.tuned import capability as _capability
+from transfuse.backends.triton.recipe import Gpu, Recipe, five, three
 from transfuse.problem import Problem
 
 _recipes: dict[object, Recipe] = {}
@@ -73,16 +72,25 @@ def recipe(
         five(weight.stride()),
         five(out.stride()),
     )
-    gpu, capability = tuned.gpu(x.device), _capability(x.device)
+    gpu, name = _gpu(x.device), tuned.gpu(x.device)
 
     def best(each: Pass, shape: Shape) -> Config:
-        return tuned.choose(program, core, each, shape, gpu, capability).config
+        return tuned.choose(program, core, each, shape, name, gpu.capability).config
 
     source = three(x.shape[2:], 1)
-    return Recipe(program, core, source, strides, list(operands), x.device, choose or best)
+    return Recipe(program, core, source, strides, list(operands), x.device, gpu, choose or best)
 
 
 @lru_cache(maxsize=64)
 def _flag(device: torch.device) -> Tensor:
     """Raised to the number of a call whose weights hold NaN or Inf."""
     return torch.zeros(1, dtype=torch.int64, device=device)
+
+
+@lru_cache(maxsize=64)
+def _gpu(device: torch.device) -> Gpu:
+    """Compute capability as 90 for 9.0; an H100's, without its own kernels, where no GPU is."""
+    if device.type != "cuda":
+        return Gpu(90, 132, real=False)
+    properties = torch.cuda.get_device_properties(device)
+    return Gpu(10 * properties.major + properties.minor, properties.multi_processor_count)

@@ -90,6 +90,12 @@ class Geometry:
         return self.classes[2]
 
     @property
+    def ordered(self) -> bool:
+        """Whether rows follow each other as results do."""
+        wide = self.extent[1], self.extent[2] * self.joined
+        return not self.cross and prod(self.classes) == self.joined and wide == self.results[1:]
+
+    @property
     def offsets(self) -> tuple[int, ...]:
         """Width offsets of all taps of all classes."""
         return tuple(
@@ -189,6 +195,19 @@ class Config:
         """Partials of a statistic that one tile leaves."""
         return self.consumers * geometry.classes[0] * geometry.classes[1]
 
+    @property
+    def layout(self) -> Any:
+        """How a strip lies in shared memory."""
+        from triton.experimental.gluon.language import NVMMASharedLayout
+
+        return NVMMASharedLayout(self.swizzle, self.itemsize * 8, 2)
+
+    def programs(self, geometry: Geometry, multiprocessors: int) -> int:
+        """As many as run at once; a program that holds weights stays with its class."""
+        if self.hold:
+            multiprocessors -= multiprocessors % (geometry.classes[0] * geometry.classes[1])
+        return multiprocessors * (3 - self.consumers)
+
     def accumulators(self, geometry: Geometry) -> int:
         """Registers of a thread that hold sums."""
         return self.channels * self.positions * geometry.joined // 128
@@ -276,7 +295,9 @@ def scratch(config: Config, stored: int) -> int:
     """Bytes of shared memory that the compiler takes to change layouts, at most."""
     wide = stored == 4
     if config.store == "rows":
-        return (66 if wide and config.vector == 4 else 34) * 1024
+        if config.vector == 4:
+            return (66 if wide else 18) * 1024
+        return 34 * 1024
     if config.store == "lines":
         return (34 if wide else 18) * 1024
     return 6 * 1024
@@ -316,50 +337,14 @@ def vector_of(geometry: Geometry, after: After, stored: int) -> int:
     return gcd(16 // stored, *numbers)
 
 
-def launch(
-    rows: Any,
-    packed: Any,
-    out: Any,
-    flag: Any,
-    epoch: int,
-    geometry: Geometry,
-    config: Config,
-    after: After,
-    tensors: tuple[Any, ...] = (),
-    numbers: tuple[float, ...] = (),
-    partials: Any = None,
-    plane: int = 0,
-    counted: int = 1,
-    programs: int = 132,
-) -> Any:
-    """Run the kernel. ``rows``: [rows, kept]; ``packed``: [channels, slots * kept].
-
-    ``counted`` tiles share a statistic; each leaves ``config.partials()`` for it and every channel.
-    """
-    from triton.experimental.gluon.language import NVMMASharedLayout
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-
-    from transfuse.backends.triton.kernels.hopper import convolve_hopper
-
-    layout = NVMMASharedLayout(config.swizzle, config.itemsize * 8, 2)
-    x, halo, w = (
-        TensorDescriptor(base, list(base.shape), list(base.stride()), [box, config.depth], layout)
-        for base, box in (
-            (rows, config.box),
-            (rows, config.halo or config.box),
-            (packed, config.channels),
-        )
-    )
-    # The first consumer must be able to run ahead that far.
-    ahead = (config.x_stages - 1) * len(geometry.taps)
-    assert config.stagger <= (ahead if config.hold else min(ahead, config.w_stages - 1))
-    tiles = geometry.tiles(config.tile) * geometry.classes[0] * geometry.classes[1]
-    if config.hold:  # a program stays with its class
-        programs -= programs % (geometry.classes[0] * geometry.classes[1])
-    programs *= 3 - config.consumers
-    grid = (max(1, min(programs, tiles)),)
-    return convolve_hopper[grid](
-        x, halo, w, out, flag, epoch, geometry.batch, tiles, tensors, numbers,
-        out if partials is None else partials, plane, counted, geometry, config, after,
-        num_warps=4, maxnreg=None if config.consumers == 2 else 128,
-    )  # fmt: skip
+def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Config | None:
+    """The layout to take; none if none fits. Measured on an H200 where it names rings."""
+    found = [each for each in configs(geometry, itemsize, after, stored, aligned=False)]
+    wanted = (2, 2, 8)
+    if geometry.joined == 2:
+        wanted = (1, 3, 4) if itemsize == 2 else (2, 3, 6)
+    consumers, x_stages, w_stages = wanted
+    for each in found:
+        if (each.x_stages, each.w_stages, each.hold) == (x_stages, w_stages, False):
+            return replace(each, consumers=consumers)
+    return found[0] if found else None

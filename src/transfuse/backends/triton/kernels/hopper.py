@@ -560,7 +560,7 @@ def paired(v, KIND: gl.constexpr, C: gl.constexpr):
     )
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["epoch"])
 def convolve_hopper(
     x, halo, w, out, flag, epoch, batch, tiles, tensors, numbers, partials, plane, counted,
     G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
