@@ -28,6 +28,13 @@ class Triton:
     def plan(self, chain: Chain, problem: Problem) -> Plan:
         return _fused(chain, problem)
 
+    def tiles(self, chain: Chain, problem: Problem) -> list[tuple[str, str]]:
+        """Each pass that convolves, with its tiles and where these come from."""
+        from transfuse.backends.triton import tuned
+
+        plan = _fused(chain, problem)
+        return tuned.explained(lower.program(chain, plan), plan.chain.core(problem))
+
     def ulp(self, problem: Problem) -> float:
         if problem.arithmetic == "tf32":
             return 2.0**-10
