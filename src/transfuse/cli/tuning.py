@@ -47,13 +47,13 @@ def tune(
     if listed:
         return _list(as_json)
     here = _place(device)
-    default = "fp32" if here == "cpu" else "tf32"
+    wanted = dtype or ["fp32" if here == "cpu" else "tf32"]
+    _known(wanted, here)
     work = [
         (chain, line.on(arithmetic, here).problem)
         for chain, line in _asked(slugs, problem, then, case)
-        for arithmetic in dtype or [default]
+        for arithmetic in wanted
     ]
-    _known(dtype or [], here)
     from transfuse.bench.tune import Outcome, Skipped, Trial, Tuner
 
     tuned.put([])  # a file that cannot be written is found out before any time is spent
