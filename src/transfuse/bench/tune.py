@@ -109,17 +109,18 @@ class Tuner:
                 yield Skipped(key, str(self.problem), f"the {served} loop runs it")
                 continue
             trials: list[Trial] = []
-            interrupted = False
+            stopped: BaseException | None = None
             try:
                 self._screen(each, shape, trials)
-                trials += self._race(trials)
-            except KeyboardInterrupt:
-                interrupted = True
-            outcome = self._keep(each, shape, trials)
-            if outcome is not None:
-                yield outcome
-            if interrupted:
-                raise KeyboardInterrupt
+                trials += self._race(each, trials)
+            except (KeyboardInterrupt, Exception) as error:
+                stopped = error
+            if any(not trial.fault for trial in trials):
+                yield self._keep(each, shape, trials)
+            if stopped is not None:
+                raise stopped
+            if all(trial.fault for trial in trials):
+                raise RuntimeError(f"no tiles run {self.problem}: {trials[0].fault}")
 
     def _screen(self, each: lower.Pass, shape: tiling.Shape, trials: list[Trial]) -> None:
         """Try candidates until time or number is spent; the first one always."""
@@ -162,8 +163,11 @@ class Tuner:
         yield from fresh(tiling.around(shape, best.form, best.box, self.capability))
         yield from space
 
-    def _try(self, each: lower.Pass, config: tiling.Config) -> Trial:
-        """Compile, compare with the first that ran, time."""
+    def _try(self, each: lower.Pass, config: tiling.Config, whole: bool = False) -> Trial:
+        """Compile, compare with the first that ran, time.
+
+        Weights are finite here, so that only what is kept is compiled for others, too: ``whole``.
+        """
 
         def choose(other: lower.Pass, shape: tiling.Shape) -> tiling.Config:
             if other == each:
@@ -176,7 +180,10 @@ class Tuner:
             made = engine.recipe(
                 self.program, self.core, self.x, self.weight, self.operands, self.out, choose
             )
+            if not whole:
+                made.launches = [launch for launch in made.launches if not launch.careful]
             self._call(made)
+            self._synchronize()
             fault = self._disagrees()
         except Exception as error:
             self._synchronize()  # a GPU that has faulted serves nobody: this raises
@@ -186,13 +193,16 @@ class Tuner:
         self.recipes[config] = made
         return Trial(config, self._times([config], SCREEN)[config])
 
-    def _race(self, trials: list[Trial]) -> list[Trial]:
+    def _race(self, each: lower.Pass, trials: list[Trial]) -> list[Trial]:
         """The best again, in turn, so that none has the quieter moment."""
-        ran = sorted((trial for trial in trials if trial.config in self.recipes), key=_seconds)
+        ran = sorted((trial for trial in trials if not trial.fault), key=_seconds)
         finalists = [trial.config for trial in ran[:FINALISTS]]
-        if trials[0] in ran and trials[0].config not in finalists:
+        if not trials[0].fault and trials[0].config not in finalists:
             finalists.append(trials[0].config)
-        return [Trial(*each) for each in self._times(finalists, FINAL).items()]
+        again = [self._try(each, config, whole=True) for config in finalists]
+        times = self._times([trial.config for trial in again if not trial.fault], FINAL)
+        out = [trial for trial in again if trial.fault]
+        return out + [Trial(*timed) for timed in times.items()]
 
     def _times(
         self, configs: list[tiling.Config], rounds: tuple[int, int, float]
@@ -209,17 +219,13 @@ class Tuner:
                 samples[config].append(self.clock.time(call)[0])
         return {config: spread(found).median for config, found in samples.items()}
 
-    def _keep(self, each: lower.Pass, shape: tiling.Shape, trials: list[Trial]) -> Outcome | None:
+    def _keep(self, each: lower.Pass, shape: tiling.Shape, trials: list[Trial]) -> Outcome:
         """Put the best on disk; what was timed twice counts by its last time."""
         last = {trial.config: trial for trial in trials}
-        if not last:
-            return None
         # Those of the final were timed together: a screening time does not beat them.
-        final = {trial.config: trial for trial in trials[len(last) :]} or last
-        best = min(final.values(), key=_seconds)
+        final = [trial for trial in trials[len(last) :] if not trial.fault]
+        best = min(final or last.values(), key=_seconds)
         faults = tuple(trial.fault for trial in last.values() if trial.fault)
-        if best.seconds == float("inf"):
-            raise RuntimeError(f"no tiles run {self.problem}: {faults[0]}")
         key = tuned.key(self.program, self.core, each, self.gpu)
         entry = tuned.Entry(key, tuned.encoded(best.config), 1e3 * best.seconds, str(self.problem))
         file = tuned.put([entry])
@@ -239,7 +245,8 @@ class Tuner:
             self.expected = self.out.clone()
             return ""
         expected = self.expected
-        largest = expected[expected.isfinite()].abs().max() if expected.numel() else 0.0
+        finite = expected.abs().nan_to_num(nan=0.0, posinf=0.0)
+        largest = float(finite.max()) if finite.numel() else 0.0
         error = (self.out - expected).abs()
         near = (error <= self.slack * largest) | (self.out == expected)
         wrong = int((~near & ~(self.out.isnan() & expected.isnan())).sum())

@@ -33,7 +33,7 @@ def tune(
     ] = None,
     device: Annotated[str, typer.Option(help="cuda.")] = "cuda",
     dtype: Annotated[
-        list[str] | None, typer.Option(help="Element types and tf32; tf32 by default.")
+        list[str] | None, typer.Option(help="Element types; tf32, or the line's own, by default.")
     ] = None,
     case: Annotated[
         str, typer.Option(help="A case by name, or a problem line with scalars.")
@@ -47,12 +47,12 @@ def tune(
     if listed:
         return _list(as_json)
     here = _place(device)
-    wanted = dtype or ["fp32" if here == "cpu" else "tf32"]
-    _known(wanted, here)
+    _known(dtype or [], here)
+    usual = "fp32" if here == "cpu" else "tf32"
     work = [
         (chain, line.on(arithmetic, here).problem)
         for chain, line in _asked(slugs, problem, then, case)
-        for arithmetic in wanted
+        for arithmetic in dtype or [_own(line) or usual]
     ]
     from transfuse.bench.tune import Outcome, Skipped, Trial, Tuner
 
@@ -92,6 +92,12 @@ def _place(device: str) -> str:
     if torch.cuda.device_count() == 0 or device == "cpu":
         raise ValueError("tune times kernels on a GPU, and there is none here")
     return place(device)
+
+
+def _own(line: Case) -> str:
+    """The arithmetic that a line names; fp32 is what it has if it names none."""
+    arithmetic = line.problem.arithmetic
+    return "" if arithmetic == "fp32" else arithmetic
 
 
 def _known(dtypes: list[str], here: str) -> None:

@@ -264,16 +264,21 @@ def test_writers_killed_at_any_time_lose_nothing_that_was_written(tmp_path):
         )
         for writer in range(5)
     ]
-    for writer in writers:
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    for victim in writers[:3]:
-        time.sleep(draw.uniform(0.02, 0.2))
-        tuned.read(path)  # raises where it is not whole
-        victim.send_signal(signal.SIGKILL)
-    told = [writer.communicate(timeout=120)[0].split() for writer in writers]
+    try:
+        for writer in writers:
+            assert writer.stdout.readline() == "ready\n"
+        for writer in writers:
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+        for victim in writers[:3]:
+            time.sleep(draw.uniform(0.02, 0.2))
+            tuned.read(path)  # raises where it is not whole
+            victim.send_signal(signal.SIGKILL)
+        told = [writer.communicate(timeout=120)[0].split() for writer in writers]
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
     assert [writer.returncode for writer in writers[3:]] == [0, 0]
     assert all(len(numbers) == count for numbers in told[3:])
     assert any(len(numbers) < count for numbers in told[:3]), "none was killed in time"

@@ -116,6 +116,11 @@ class Launch:
         ]
         self.epochs = [at for at, each in enumerate(self.arguments) if each is _epochs]
 
+    @property
+    def careful(self) -> bool:
+        """Whether it is the second launch, for weights that are not finite."""
+        return self.kernel is convolve and self.arguments[-1] is True
+
     def __call__(self, tensors: Sequence[Tensor], epoch: int) -> None:
         arguments = self.arguments.copy()
         for at, each in self.open:
