@@ -6,6 +6,7 @@ Triton is imported when a tensor on a GPU is first seen, not before.
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
+from math import prod
 
 import torch
 from torch import Tensor
@@ -30,10 +31,16 @@ class Triton:
 
     def tiles(self, chain: Chain, problem: Problem) -> list[tuple[str, str]]:
         """Each pass that convolves, with its tiles and where these come from."""
-        from transfuse.backends.triton import tuned
+        from transfuse.backends.triton import engine
+
+        def tensor(*dims: int) -> Tensor:
+            return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
 
         plan = _fused(chain, problem)
-        return tuned.explained(lower.program(chain, plan), plan.chain.core(problem))
+        operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+        x, weight = tensor(*problem.input.dims), tensor(*problem.weight)
+        program, core = lower.program(chain, plan), plan.chain.core(problem)
+        return engine.explained(program, core, x, weight, operands, _empty(plan, x))
 
     def ulp(self, problem: Problem) -> float:
         if problem.arithmetic == "tf32":
@@ -76,7 +83,17 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
         lower.program(chain, _fused(chain, problem))
     except lower.Refused as reason:
         return Verdict(str(reason))
-    return Verdict()
+    return Verdict(yields=_yields(chain, problem))
+
+
+def _yields(chain: Chain, problem: Problem) -> str:
+    """Why cuDNN is to be preferred, where it is: measured on 115 layers of published models."""
+    overlap = any(k > s for k, s in zip(problem.kernel, problem.stride, strict=True))
+    heavy = prod(problem.weight) >= 2**20
+    bare = len(chain.stages) == 1 and problem.layout == "channels_last"
+    if bare and overlap and heavy and problem.dtype in ("fp16", "bf16"):
+        return "cuDNN reads as many weights in place, where this backend copies them"
+    return ""
 
 
 def _interpreted() -> bool:

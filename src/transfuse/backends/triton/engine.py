@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from transfuse.backends.triton import tuned
-from transfuse.backends.triton.config import Config, Shape
+from transfuse.backends.triton.config import MULTIPROCESSORS, Config, Shape
 from transfuse.backends.triton.copies import Five
 from transfuse.backends.triton.lower import Pass, Program
 from transfuse.backends.triton.recipe import Gpu, Recipe, five, three
@@ -65,6 +65,7 @@ def recipe(
     operands: Mapping[str, Tensor],
     out: Tensor,
     choose: Callable[[Pass, Shape], Config] | None = None,
+    gpu: Gpu | None = None,
 ) -> Recipe:
     """The launches for tensors that lie as these do; tiles are tuned or counted, or as told."""
     strides: tuple[Five, Five, Five] = (
@@ -72,13 +73,51 @@ def recipe(
         five(weight.stride()),
         five(out.stride()),
     )
-    gpu, name = _gpu(x.device), tuned.gpu(x.device)
+    there, name = gpu or _gpu(x.device), tuned.gpu(x.device)
 
     def best(each: Pass, shape: Shape) -> Config:
-        return tuned.choose(program, core, each, shape, name, gpu.capability).config
+        return tuned.choose(program, core, each, shape, name, there.capability).config
 
     source = three(x.shape[2:], 1)
-    return Recipe(program, core, source, strides, list(operands), x.device, gpu, choose or best)
+    return Recipe(program, core, source, strides, list(operands), x.device, there, choose or best)
+
+
+def explained(
+    program: Program,
+    core: Problem,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor,
+) -> list[tuple[str, str]]:
+    """Each pass that convolves: its engine, its tiles, and where these come from.
+
+    Tensors may be without memory, and the GPU need not be there; what was tuned is taken where it
+    is there, and is of the problem's kind.
+    """
+    _, _, kind = core.device.partition(":sm")
+    wanted, name = (int(kind), "") if kind.isdigit() else (90, "interpreter")
+    here = torch.device("cuda", 0)
+    if kind and torch.cuda.is_available() and tuned.capability(here) == wanted:
+        name = tuned.gpu(here)
+    choices: dict[Pass, tuned.Choice] = {}
+
+    def choose(each: Pass, shape: Shape) -> Config:
+        choices[each] = tuned.choose(program, core, each, shape, name, wanted)
+        return choices[each].config
+
+    passes = [each for each in program.passes if each.convolves]
+    gpu = Gpu(wanted, MULTIPROCESSORS.get(wanted, 108), real=bool(kind))
+    made = recipe(program, core, x, weight, operands, out, choose, gpu)
+    return [
+        (
+            tuned.chain(program, each, core.rank),
+            f"{engine}: {choices[each]}"
+            if engine == tuned.PORTABLE
+            else f"{engine}: tiles of its own",
+        )
+        for each, engine in zip(passes, made.engines, strict=True)
+    ]
 
 
 @lru_cache(maxsize=64)

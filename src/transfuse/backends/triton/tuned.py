@@ -21,7 +21,6 @@ import torch
 
 from transfuse import settings
 from transfuse.backends.triton import config as tiling
-from transfuse.backends.triton import hopper
 from transfuse.backends.triton.lower import Pass, Program, Statistic, power
 from transfuse.problem import Problem
 from transfuse.stages.window import Window
@@ -29,9 +28,6 @@ from transfuse.stages.window import Window
 SCHEMA = 1
 PORTABLE = "portable"
 """The engine whose configurations are ``config.Config``."""
-
-HOPPERS = ("tf32", "fp16", "bf16")
-"""What the loop for Hopper multiplies."""
 
 SHIPPED = Path(__file__).with_suffix("")
 """The folder of the files that come with the package."""
@@ -139,14 +135,6 @@ def choose(
     return Choice(tiling.heuristic(shape, capability), "heuristic", note)
 
 
-def served(core: Problem, each: Pass, shape: tiling.Shape, capability: int) -> str:
-    """The engine that runs a pass on a GPU of this capability."""
-    if capability != 90 or core.arithmetic not in HOPPERS or shape.depthwise:
-        return PORTABLE
-    rest = (core.out_channels, shape.item, core.groups, each.window is not None)
-    return PORTABLE if hopper.verdict(shape.lattice, *rest) else "hopper"
-
-
 def decoded(values: Mapping[str, Any]) -> tiling.Config:
     """A ``Config`` from JSON; raises where a field is missing, unknown or of another type."""
     names = {each.name for each in fields(tiling.Config)}
@@ -172,27 +160,6 @@ def shown(values: Mapping[str, Any]) -> str:
         text = "x".join(map(str, value)) if isinstance(value, list) else str(value)
         words.append(text if name in ("form", "box") else f"{name} {text}")
     return " ".join(words)
-
-
-def explained(program: Program, core: Problem) -> list[tuple[str, str]]:
-    """Each pass that convolves, with its tiles and where these come from.
-
-    The GPU is this machine's where it is of the problem's kind; otherwise its name is not known.
-    """
-    _, _, kind = core.device.partition(":sm")
-    wanted, name = (int(kind), "") if kind.isdigit() else (90, "interpreter")
-    if kind and torch.cuda.is_available() and capability(torch.device("cuda", 0)) == wanted:
-        name = gpu(torch.device("cuda", 0))
-    rows = []
-    for each in program.passes:
-        if each.convolves:
-            shape = tiling.shape_of(program, core, each)
-            tiles = "its own strips"
-            engine = served(core, each, shape, wanted) if kind else PORTABLE
-            if engine == PORTABLE:
-                tiles = str(choose(program, core, each, shape, name, wanted))
-            rows.append((chain(program, each, core.rank), f"{engine}: {tiles}"))
-    return rows
 
 
 def files() -> list[dict[str, Any]]:
