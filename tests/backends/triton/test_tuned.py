@@ -375,16 +375,22 @@ INVALID = {
     "padded": ({"depth": 32}, "plain", "pad 3 channels too far"),
     "shared by two": ({"split": 2}, "plain", "2 programs"),
     "no stages": ({"stages": 0}, "plain", "in 0 stages"),
-    "shared memory": ({**WIDE, "stages": 8}, "wide", "8 stages of 49152 bytes do not fit"),
+    "shared memory": ({**WIDE, "stages": 8}, "wide", "8 stages take 393216 bytes of shared memory"),
+    "shared memory, thrice": (
+        {"channels": 64, "box": (1, 1, 1, 256), "depth": 32, "warps": 4, "stages": 5},
+        "wide, fp32",
+        "5 stages take 229376 bytes",
+    ),
     "registers": ({**WIDE, "warps": 4}, "wide", "4 warps do not hold 32768"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "name", "why"), INVALID.values(), ids=INVALID)
 def test_what_no_kernel_can_do_is_not_valid(changes, name, why):
-    if name == "wide":
-        chain, problem = PLAIN, PROBLEM
-        problem = replace(problem, out_channels=128)
+    if name.startswith("wide"):
+        chain, problem = PLAIN, replace(PROBLEM, out_channels=128)
+        if name.endswith("fp32"):
+            problem = replace(problem, precision="ieee")
     elif name == "softmax over 40":
         chain, problem = case("softmax")
         problem = replace(problem, out_channels=40)

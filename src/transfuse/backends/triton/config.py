@@ -237,12 +237,21 @@ def _overflow(shape: Shape, config: Config, capability: int) -> str:
     held = config.channels * config.positions * joined(shape.lattice, config.form)
     if held > ACCUMULATORS * 32 * config.warps:
         return f"{config.warps} warps do not hold {held} sums"
-    if not shape.depthwise:
-        block = (config.channels + config.positions) * config.depth * shape.item
-        room = SHARED.get(capability, 99_000)
-        if config.stages * block > room:
-            return f"{config.stages} stages of {block} bytes do not fit {room}"
+    taken, room = _shared(shape, config, capability), SHARED.get(capability, 99_000)
+    if taken > room:
+        return f"{config.stages} stages take {taken} bytes of shared memory, of {room}"
     return ""
+
+
+def _shared(shape: Shape, config: Config, capability: int) -> int:
+    """Bytes of shared memory, as compiled kernels have them, but for a few barriers."""
+    if shape.depthwise:
+        return 0
+    row = config.depth * shape.item
+    block = last = (config.channels + config.positions) * row
+    if shape.thrice and capability >= 90 and config.channels >= 64:
+        last = max(block, 2 * config.positions * row)  # both parts of what is multiplied
+    return (config.stages - 1) * block + last
 
 
 def _is_power(n: int) -> bool:
