@@ -80,7 +80,7 @@ print(json.dumps([
 def test_a_wrong_or_a_failing_candidate_does_not_win(child):
     """One gives zeros at once, one writes nothing, one raises."""
     found = child("""
-recipe, made = engine.recipe, []
+prepare, made = engine.prepare, []
 
 class Quick:
     launches = ()
@@ -91,18 +91,18 @@ class Quick:
             tensors[2].fill_(self.value)
 
 def other(*args):
-    result = recipe(*args)
-    if len(args) > 6:  # not the one that asks which engine serves
+    result = prepare(*args)
+    if args[6] is not None:  # not the one that asks which engine serves
         made.append(result)
         if len(made) == 2:
-            return Quick(0.0)
+            return engine.Ready(Quick(0.0), (), torch.contiguous_format)
         if len(made) == 3:
-            return Quick(None)
+            return engine.Ready(Quick(None), (), torch.contiguous_format)
         if len(made) == 4:
             raise RuntimeError("out of resource: shared memory\\nand more")
     return result
 
-engine.recipe = other
+engine.prepare = other
 (outcome,) = tuner(most=4)
 print(json.dumps([outcome.tried, outcome.faults, outcome.best.config == outcome.heuristic.config]))
 """)
@@ -153,13 +153,13 @@ generator = torch.Generator().manual_seed(0)
 x, w = (torch.randn(*s, generator=generator) for s in ((2, 3, 9), (3, 4, 3)))
 
 def tiles():
-    made = list(engine._recipes.values())[-1]
+    made = list(engine._ready.values())[-1].recipe
     return [a.box for launch in made.launches for a in launch.arguments if isinstance(a, Tile)]
 
 before = call(x, w, stride=2, backend="triton")
-first, made = tiles()[0], len(engine._recipes)
+first, made = tiles()[0], len(engine._ready)
 call(x, w, stride=2, backend="triton")
-again = len(engine._recipes)
+again = len(engine._ready)
 one = tuner()
 config = tiling.Config("rows", (1, 1, 1, 32), 16, 16, 4, 2)
 key = tuned.key(one.program, one.core, one.passes[0], "interpreter")

@@ -87,11 +87,11 @@ class Tuner:
         if not verdict.ok:
             raise ValueError(f"triton does not run {problem}: {verdict.reason}")
         plan = Triton().plan(chain, problem)
-        self.problem, self.clock, self.tell = problem, clock, tell
+        self.chain, self.plan, self.problem = chain, plan, problem
+        self.clock, self.tell = clock, tell
         self.budget, self.most = budget, most or 2**31
         self.program, self.core = lower.program(chain, plan), plan.chain.core(problem)
-        self.x, self.weight, operands = real(chain, problem, seed=0)
-        self.operands = {name: tensor.reshape(-1) for name, tensor in operands.items()}
+        self.x, self.weight, self.operands = real(chain, problem, seed=0)
         shape = plan.chain.shapes(problem)[-1].dims
         self.out = torch.empty(shape, dtype=self.x.dtype, device=self.x.device)
         self.gpu, self.capability = tuned.gpu(self.x.device), tuned.capability(self.x.device)
@@ -101,9 +101,7 @@ class Tuner:
         self.passes = [each for each in self.program.passes if each.convolves]
 
     def __iter__(self) -> Iterator[Outcome | Skipped]:
-        tensors = (self.x, self.weight, self.operands, self.out)
-        engines = engine.recipe(self.program, self.core, *tensors).engines
-        for each, served in zip(self.passes, engines, strict=True):
+        for each, served in zip(self.passes, self._recipe().engines, strict=True):
             shape = tiling.shape_of(self.program, self.core, each)
             self.recipes.clear()
             if served != tuned.PORTABLE:
@@ -179,9 +177,7 @@ class Tuner:
 
         self.out.fill_(torch.nan)  # what a candidate does not write shows
         try:
-            made = engine.recipe(
-                self.program, self.core, self.x, self.weight, self.operands, self.out, choose
-            )
+            made = self._recipe(choose)
             if not whole:
                 made.launches = [launch for launch in made.launches if not _careful(launch)]
             self._call(made)
@@ -233,6 +229,12 @@ class Tuner:
         file = tuned.put([entry])
         heuristic = last[tiling.heuristic(shape, self.capability)]
         return Outcome(key, str(self.problem), best, heuristic, len(last), faults, str(file))
+
+    def _recipe(
+        self, choose: Callable[[lower.Pass, tiling.Shape], tiling.Config] | None = None
+    ) -> Recipe:
+        tensors = (self.x, self.weight, self.operands, self.out)
+        return engine.prepare(self.chain, self.plan, *tensors, choose).recipe
 
     def _call(self, made: Recipe) -> None:
         engine.follow(made, engine.given(self.x, self.weight, self.operands, self.out))

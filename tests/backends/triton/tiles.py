@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transfuse.backends.triton import engine, lower
+from transfuse.backends.triton import engine
 from transfuse.backends.triton.config import Config
 from transfuse.chain import Chain
 from transfuse.plan import fused
@@ -22,19 +22,17 @@ from transfuse.problem import Problem
 
 
 def run(
-    stages: Any, problem: Problem, tensors: tuple[Any, ...], tiles: tuple[Config, ...]
+    stages: Any, problem: Problem, filled: tuple[Any, ...], tiles: tuple[Config, ...]
 ) -> Tensor:
     chain = Chain(*stages)
-    plan = fused(chain, problem)
-    program, core = lower.program(chain, plan), plan.chain.core(problem)
-    x, weight, operands = tensors
+    x, weight, operands = filled
     out = torch.full(chain.shapes(problem)[-1].dims, torch.nan, dtype=x.dtype)
     left = iter(tiles)
-    made = engine.recipe(
-        program, core, x, weight, operands, out, choose=lambda each, shape: next(left)
-    )
+    tensors = (x, weight, operands, out)
+    plan = fused(chain, problem)
+    made = engine.prepare(chain, plan, *tensors, choose=lambda each, shape: next(left))
     assert next(left, None) is None, "more tiles than passes"
-    engine.follow(made, engine.given(x, weight, operands, out))
+    engine.follow(made.recipe, engine.given(*tensors))
     return out
 
 

@@ -33,14 +33,7 @@ class Triton:
         """Each pass that convolves, with its tiles and where these come from."""
         from transfuse.backends.triton import engine
 
-        def tensor(*dims: int) -> Tensor:
-            return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
-
-        plan = _fused(chain, problem)
-        operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
-        x, weight = tensor(*problem.input.dims), tensor(*problem.weight)
-        program, core = lower.program(chain, plan), plan.chain.core(problem)
-        return engine.explained(program, core, x, weight, operands, _empty(plan, x))
+        return engine.explained(chain, _fused(chain, problem))
 
     def ulp(self, problem: Problem) -> float:
         if problem.arithmetic == "tf32":
@@ -58,14 +51,10 @@ class Triton:
     ) -> Tensor:
         from transfuse.backends.triton import engine
 
-        plan = _fused(chain, problem)
-        if out is None:
-            out = _empty(plan, x)
-        if out.numel():
-            flat = {name: tensor.reshape(-1) for name, tensor in operands.items()}
-            program = lower.program(chain, plan)
-            engine.run(program, plan.chain.core(problem), x, weight, flat, out)
-        return out
+        if out is not None and out.is_neg():
+            return out.copy_(self.run(chain, problem, x, weight, operands))
+        x, weight = x.resolve_neg(), weight.resolve_neg()
+        return engine.run(chain, _fused(chain, problem), x, weight, operands, out)
 
 
 @lru_cache(maxsize=4096)
@@ -103,12 +92,3 @@ def _interpreted() -> bool:
     import triton
 
     return bool(triton.knobs.runtime.interpret)
-
-
-def _empty(plan: Plan, x: Tensor) -> Tensor:
-    """The result's tensor, in the layout of the input."""
-    shape = plan.chain.shapes(plan.problem)[-1].dims
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if plan.problem.layout == "channels_last" and last is not None:
-        return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last)
-    return torch.empty(shape, dtype=x.dtype, device=x.device)

@@ -282,8 +282,10 @@ def convolve(
                     yh = yh.to(tl.int64)
                     yw = yw.to(tl.int64)
                 place = n * A.strides[0] + yd * A.strides[2] + yh * A.strides[3] + yw * A.strides[4]
-                # Neighbours mostly lie side by side: a warp is to go along them.
-                target += tl.max_contiguous(place, 2)[None, :]
+                if T.form == "rows":
+                    # Neighbours mostly lie side by side: a warp is to go along them.
+                    place = tl.max_contiguous(place, 2)
+                target += place[None, :]
             keep = there[None, :]
             if not (T.whole or A.summed):
                 keep = keep & live[:, None]
