@@ -381,6 +381,11 @@ INVALID = {
         "wide, fp32",
         "5 stages take 229376 bytes",
     ),
+    "registers of many threads": (
+        {**WIDE, "form": "box", "box": (1, 1, 4, 128), "warps": 16, "stages": 2},
+        "wide",
+        "16 warps do not hold 65536",
+    ),
     "registers": ({**WIDE, "warps": 4}, "wide", "4 warps do not hold 32768"),
 }  # fmt: skip
 

@@ -27,8 +27,9 @@ LINE = 128
 """Bytes of one row of such a box."""
 LEAST = 16
 """Rows and columns of the smallest product of tensor cores that serves every element type."""
-ACCUMULATORS = 128
-"""Sums that one thread holds."""
+ACCUMULATORS = 128, 2**15
+"""Sums that one thread holds, and one program: half of all registers, of which more threads have
+fewer each."""
 PADDING = 1.25
 """How far blocks of channels may pad a group's, unless they are the smallest."""
 
@@ -235,7 +236,8 @@ def _overflow(shape: Shape, config: Config, capability: int) -> str:
     if not 1 <= config.warps <= 16 or not 1 <= config.stages <= 8:
         return f"{config.warps} warps in {config.stages} stages"
     held = config.channels * config.positions * joined(shape.lattice, config.form)
-    if held > ACCUMULATORS * 32 * config.warps:
+    each, all_ = ACCUMULATORS
+    if held > min(all_, each * 32 * config.warps):
         return f"{config.warps} warps do not hold {held} sums"
     taken, room = _shared(shape, config, capability), SHARED.get(capability, 99_000)
     if taken > room:
