@@ -251,7 +251,7 @@ def _shared(shape: Shape, config: Config, capability: int) -> int:
         return 0
     row = config.depth * shape.item
     block = last = (config.channels + config.positions) * row
-    if shape.thrice and capability >= 90 and config.channels >= 64:
+    if shape.thrice and 90 <= capability < 120 and config.channels >= 64:
         last = max(block, 2 * config.positions * row)  # both parts of what is multiplied
     return (config.stages - 1) * block + last
 
