@@ -30,6 +30,12 @@ class Triton:
     def plan(self, chain: Chain, problem: Problem) -> Plan:
         return _copying(_fused(chain, problem))
 
+    def tiles(self, chain: Chain, problem: Problem) -> list[tuple[str, str]]:
+        """Each pass that convolves, with its tiles and where these come from."""
+        from transfuse.backends.triton import engine
+
+        return engine.explained(chain, _fused(chain, problem))
+
     def ulp(self, problem: Problem) -> float:
         if problem.arithmetic == "tf32":
             return 2.0**-10
@@ -101,4 +107,3 @@ def _interpreted() -> bool:
     import triton
 
     return bool(triton.knobs.runtime.interpret)
-
