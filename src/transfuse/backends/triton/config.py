@@ -110,9 +110,7 @@ def crosses(shape: Shape, box: Box) -> bool:
 @lru_cache(maxsize=4096)
 def heuristic(shape: Shape, capability: int) -> Config:
     """The tiles that waste the least."""
-    return min(
-        candidates(shape, capability), key=lambda config: _cost(shape, config, capability)
-    )
+    return min(candidates(shape, capability), key=lambda config: _cost(shape, config, capability))
 
 
 def candidates(shape: Shape, capability: int) -> Iterator[Config]:
@@ -146,8 +144,10 @@ def _boxes(shape: Shape, form: str, positions: int) -> Iterator[Box]:
     else:
         for d, h, w in product(sizes, sizes, sizes):
             n = positions // (d * h * w)
-            if n and n < 2 * power(shape.batch) and all(
-                b < 2 * power(m) for b, m in zip((d, h, w), limits, strict=True)
+            if (
+                n
+                and n < 2 * power(shape.batch)
+                and all(b < 2 * power(m) for b, m in zip((d, h, w), limits, strict=True))
             ):
                 yield d, h, w, n
 

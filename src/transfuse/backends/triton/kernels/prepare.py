@@ -12,9 +12,7 @@ from transfuse.backends.triton.kernels.steps import steps
 
 
 @triton.jit
-def copy_input(
-    program, x, rows, batch, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr
-):
+def copy_input(program, x, rows, batch, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr):
     """A block of channels times a block of positions of one plane of rows."""
     BLOCK_C: tl.constexpr = C.block_c
     BLOCK_P: tl.constexpr = C.block_p
