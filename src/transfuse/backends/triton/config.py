@@ -30,6 +30,8 @@ class Config:
     depth: int
     warps: int
     stages: int
+    split: int = 1
+    """Programs that share the members of a window along its first axis."""
 
     @property
     def positions(self) -> int:
@@ -117,17 +119,17 @@ def candidates(shape: Shape, capability: int) -> Iterator[Config]:
     """Every form and box of the usual size."""
     channels = _channels(shape)
     depth = _depth(shape)
-    room = 32768 // channels // (2 if shape.windowed else 1)
+    warps = 4 if channels <= 64 else 8
+    room = 4096 * warps // channels // (2 if shape.windowed and warps == 8 else 1)
     for form in ("rows",) if shape.depthwise else ("box", "rows", "batch"):
         if form == "batch" and shape.per_sample:
             continue
         together = joined(shape.lattice, form)
         most = max(16, min(256, power(room // together + 1) // 2))
         for positions in {most, max(16, most // 2), max(16, most // 4)}:
-            stages = _stages(channels, positions, depth, shape, capability)
-            warps = 8 if channels * positions * together >= 16384 else 4
-            for box in _boxes(shape, form, positions):
-                yield Config(form, box, channels, depth, warps, stages)
+            stages = _stages(channels, positions, depth, shape, capability, warps)
+            for box, split in product(_boxes(shape, form, positions), _splits(shape)):
+                yield Config(form, box, channels, depth, warps, stages, split)
 
 
 def _boxes(shape: Shape, form: str, positions: int) -> Iterator[Box]:
@@ -159,14 +161,12 @@ def _cost(shape: Shape, config: Config, capability: int = 90) -> float:
     together = joined(shape.lattice, config.form)
     outputs = shape.outputs * (shape.groups if shape.depthwise else 1)
     blocks = -(-outputs // config.channels) * (1 if shape.depthwise else shape.groups)
-    programs = count * (shape.lattice.classes // together) * blocks
-    at_once = MULTIPROCESSORS.get(capability, 108)
-    if config.channels * config.positions * together < 16384:
-        at_once *= 2
+    programs = count * (shape.lattice.classes // together) * blocks * config.split
+    at_once = MULTIPROCESSORS.get(capability, 108) * _residents(shape, config.warps)
     waves = max(programs, 1) / at_once
     # The last wave may be nearly empty; small tiles read more for what they compute.
     cost = count * config.positions * (-(-programs // at_once) / waves)
-    cost *= 1 + 64 / config.channels + 64 / config.positions
+    cost *= 1 + 64 / config.channels + 64 / config.positions + 0.01 * (config.split - 1)
     if config.form == "batch":
         cost *= 1.1 if shape.windowed else 2.0  # results of one sample lie far apart
         if config.positions == config.box[3]:
@@ -176,6 +176,12 @@ def _cost(shape: Shape, config: Config, capability: int = 90) -> float:
         cost *= 1.02
     # Long rows are read and written best.
     return cost * (1 + 1e-3 / config.box[3])
+
+
+def _splits(shape: Shape) -> tuple[int, ...]:
+    """Ways to share out the members of a window, along its first axis that has several."""
+    members = next((n for n in shape.lattice.each("members") if n > 1), 1)
+    return tuple(n for n in range(1, min(members, 8) + 1) if members % n == 0)
 
 
 def _channels(shape: Shape) -> int:
@@ -192,8 +198,15 @@ def _depth(shape: Shape) -> int:
     return depth
 
 
-def _stages(channels: int, positions: int, depth: int, shape: Shape, capability: int) -> int:
-    room = SHARED.get(capability, 99_000)
-    wide = 2 if capability >= 90 else 1  # two programs on one multiprocessor
+def _residents(shape: Shape, warps: int) -> int:
+    """Programs that share a multiprocessor: their registers decide, a window's extremum among them."""
+    return 1 if warps == 8 else 2 if shape.windowed else 3
+
+
+def _stages(
+    channels: int, positions: int, depth: int, shape: Shape, capability: int, warps: int
+) -> int:
+    """As many as fit beside the other programs of a multiprocessor."""
+    room = SHARED.get(capability, 99_000) // _residents(shape, warps)
     one = (channels + positions) * depth * shape.item
-    return max(2, min(4, (room // wide - 8192) // one))
+    return max(2, min(6, (room - 2048) // one))

@@ -151,6 +151,9 @@ class _Walk:
                 self.steps.extend(_resident(stage, shape))
             elif isinstance(stage, Window):
                 self.steps.append(stage)
+                if isinstance(stage, AvgPool) and stage.divide:
+                    cells = stage.cells(chain.conv.rank)
+                    self.steps.append(Step("scale_number", numbers=(1 / cells,)))
             elif type(stage) in _STEPS:
                 if isinstance(stage, ChannelSum | ChannelSoftmax) and not self._sees(shape):
                     self._pass(shape, late=None, stores=True)

@@ -1,7 +1,7 @@
 """A program as launches made ready once: what is left for a call is memory and addresses."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import prod
 from typing import Any
@@ -123,6 +123,10 @@ class Finish:
     counted: int
     summed: bool
     stored: bool
+    window: str
+    sign: int
+    parts: int
+    part: int
 
     @property
     def positions(self) -> int:
@@ -143,6 +147,9 @@ class Place:
 
     number: int
     strides: Five
+    parts: int = 1
+    part: int = 0
+    """Results of shares of a window's members, and how far these lie apart."""
 
 
 class Recipe:
@@ -182,22 +189,36 @@ class Recipe:
         stored = Place(X, self.x_strides)
         for at, each in enumerate(self.program.passes):
             out = Place(OUT, self.out_strides)
-            convolves = each.convolves
-            if each.stores and at + 1 < len(self.program.passes):
-                form = self._config(each).form if convolves else "box"
-                out = self._between(each.result, form)
-            if convolves:
-                self._convolve(each, out)
-            else:
+            between = each.stores and at + 1 < len(self.program.passes)
+            if not each.convolves:
+                if between:
+                    out = self._between(each.result)
                 self._finish(each, stored, out)
+            else:
+                config = self._config(each)
+                if between:
+                    out = self._between(each.result, config.form)
+                if config.split > 1:
+                    self._share(each, out, config)
+                else:
+                    self._convolve(each, out, config)
             stored = out
+
+    def _share(self, each: Pass, out: Place, config: tiling.Config) -> None:
+        """Several programs meet the members of a window; their results meet in a second pass."""
+        shape = each.result._replace(c=self.core.out_channels)
+        shares = self._between(shape, config.form, config.split)
+        alone = replace(each, result=shape, after=(), late=None, stores=True)
+        self._convolve(alone, shares, config)
+        rest = replace(each, convolves=False, source=shape, before=(), early=None)
+        self._finish(rest, shares, out)
 
     def _config(self, each: Pass) -> tiling.Config:
         return self.choose(shape_of(self.program, self.core, each))
 
-    def _convolve(self, each: Pass, out: Place) -> None:
+    def _convolve(self, each: Pass, out: Place, config: tiling.Config) -> None:
         core, program = self.core, self.program
-        shape, config = shape_of(program, core, each), self._config(each)
+        shape = shape_of(program, core, each)
         lattice, batch = shape.lattice, core.batch
         tile = Tile.of(shape, config, _kind(each.window))
         rows, packed = self._copies(lattice, tile)
@@ -223,6 +244,7 @@ class Recipe:
             linear=tile.ordered and _linear(tile.results, out.strides),
             wide=_wide(each.result, out.strides),
             strides=out.strides,
+            part=out.part,
         )
         x: At | Boxes = At(rows)
         w: At | Boxes = At(packed)
@@ -256,6 +278,8 @@ class Recipe:
         if resident is None:
             block_p = min(block_p, max(16, 8192 // block_c))
         arguments = Arguments()
+        table = arguments.table(each.after)
+        sign = arguments.sign(each.window) if source.parts > 1 else 0
         statistic = None if each.late is None else self.program.statistics[each.late]
         what = Finish(
             sizes=sizes,
@@ -268,12 +292,16 @@ class Recipe:
             strides=out.strides,
             linear=_linear(sizes, out.strides),
             wide=_wide(each.source, source.strides) or _wide(each.result, out.strides),
-            steps=arguments.table(each.after),
+            steps=table,
             late=_gathers(self.program, each.late),
             over_batch=statistic is not None and statistic.over_batch,
             counted=1 if statistic is None else statistic.channels,
             summed=each.summed,
             stored=each.stores,
+            window=_kind(each.window),
+            sign=sign,
+            parts=source.parts,
+            part=source.part,
         )
         partials, plane = FLAG, 0
         if statistic is not None:
@@ -371,14 +399,14 @@ class Recipe:
         self.scratch.append((max(1, elements), dtype or self.wide))
         return OPERANDS + len(self.names) + len(self.scratch) - 1
 
-    def _between(self, shape: Shape, form: str) -> Place:
+    def _between(self, shape: Shape, form: str = "box", parts: int = 1) -> Place:
         """A tensor between two passes; channels innermost where tiles are of samples."""
         d, h, w = three(shape.spatial, 1)
         n, c = shape.n, shape.c
         strides: Five = (c * d * h * w, d * h * w, h * w, w, 1)
         if form == "batch":
             strides = (c, 1, h * w * n * c, w * n * c, n * c)
-        return Place(self._scratch(shape.numel), strides)
+        return Place(self._scratch(parts * shape.numel), strides, parts, shape.numel)
 
     def _constant(self, values: tuple[int, ...]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=self.device)

@@ -44,6 +44,7 @@ class Tile:
     rows: int
     channels: int
     depth: int
+    split: int
 
     @classmethod
     def of(cls, shape: Shape, config: Config, window: str) -> "Tile":
@@ -79,6 +80,7 @@ class Tile:
             rows=shape.outputs if depthwise else rows,
             channels=config.channels,
             depth=config.depth,
+            split=config.split,
         )
 
     @property
@@ -135,9 +137,14 @@ class Tile:
         return self.tiled % self.channels == 0
 
     @property
+    def share(self) -> int:
+        """Members of a window that one program meets."""
+        return prod(self.members) // self.split
+
+    @property
     def of_tile(self) -> int:
         """Programs for one tile of anchors and one block of channels."""
-        return prod(self.classes) // self.joined
+        return prod(self.classes) // self.joined * self.split
 
     @property
     def tiles_of_sample(self) -> int:
@@ -170,6 +177,7 @@ class After:
     linear: bool
     wide: bool
     strides: tuple[int, int, int, int, int]
+    part: int  # from the results of one share of the members to those of the next
 
 
 def copied(lattice: Lattice, form: str) -> tuple[Three, Three, int]:

@@ -182,7 +182,9 @@ def convolve(
         ch = rest % T.classes[1]
         rest = rest // T.classes[1]
         cd = rest % T.classes[0]
-        tile = rest // T.classes[0]
+        rest = rest // T.classes[0]
+        part_of = rest % T.split
+        tile = rest // T.split
 
         group = block // T.blocks_of_group
         inner = block % T.blocks_of_group * T.channels + tl.arange(0, CHANNELS)
@@ -204,7 +206,7 @@ def convolve(
             else:
                 none = 0.0 if T.window == "sum" else float("-inf")
                 one = tl.full([CHANNELS, POSITIONS], none, ACC)
-                for member in range(T.members[0] * T.members[1] * T.members[2]):
+                for member in range(part_of * T.share, (part_of + 1) * T.share):
                     part = outputs(
                         x, w, rows, packed, table, tile, batch, cd, ch, cw + T.order[j], member,
                         channel, live, row, group, T, ACC, DOT, CAREFUL,
@@ -255,11 +257,14 @@ def convolve(
         if LATE != "":
             partial = gather(v, there, LATE)
         if EARLY != "" or LATE != "":
-            of_class = (cd * T.classes[1] + ch) * (T.classes[2] // T.joined) + cw
+            of_class = (part_of * T.classes[0] + cd) * T.classes[1] + ch
+            of_class = of_class * (T.classes[2] // T.joined) + cw
             at = (tile // tiles * A.counted + channel).to(tl.int64) * (tiles * T.of_tile)
             put(partials + at + tile % tiles * T.of_tile + of_class, plane, partial, live)
         if A.stored:
             target = out + channel.to(tl.int64)[:, None] * A.strides[1]
+            if T.split > 1:
+                target += part_of.to(tl.int64) * A.part
             if A.linear:  # rows follow each other as results do
                 target += n0.to(tl.int64) * A.strides[0] + place_in_sample(tile, T) * A.strides[4]
                 target += (pj * A.strides[4])[None, :]

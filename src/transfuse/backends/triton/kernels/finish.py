@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.kernels.numbers import narrow
+from transfuse.backends.triton.kernels.numbers import larger, narrow
 from transfuse.backends.triton.kernels.statistics import gather, put
 from transfuse.backends.triton.kernels.steps import steps
 
@@ -30,6 +30,7 @@ def finish(
     """Program (sample, channels, positions): a tile of a group of channels."""
     STEPS: tl.constexpr = F.steps
     LATE: tl.constexpr = F.late
+    PARTS: tl.constexpr = F.parts
     LINEAR_FROM: tl.constexpr = F.source_linear
     LINEAR_TO: tl.constexpr = F.linear
     POSITIONS: tl.constexpr = F.positions
@@ -48,6 +49,22 @@ def finish(
     at = place(p, FROM, LINEAR_FROM, F)
     base = n.to(tl.int64) * F.source_strides[0] + channel.to(tl.int64) * F.source_strides[1]
     v = tl.load(source + base[:, None] + at[None, :], mask=here, other=0.0).to(ACC)
+    if F.parts > 1:
+        if F.window == "sign":
+            sign = tl.load(tensors[F.sign] + channel, mask=live, other=0.0)
+            flip = tl.where(sign < 0, -1.0, 1.0).to(ACC)[:, None]
+            v = v * flip
+        for part in tl.static_range(1, PARTS):
+            more = source + part * F.part + base[:, None] + at[None, :]
+            more = tl.load(more, mask=here, other=0.0).to(ACC)
+            if F.window == "sum":
+                v += more
+            elif F.window == "sign":
+                v = larger(v, more * flip)
+            else:
+                v = larger(v, more)
+        if F.window == "sign":
+            v = v * flip
     v = steps(
         v, channel, live, there, n, tensors, numbers, POSITIONS,
         STEPS, 0,

@@ -24,8 +24,8 @@ from transfuse.backends.triton.kernels.numbers import (
 def number(numbers, at, like):
     """A number of the chain, exact in the tile's type: three float32 add up to a float64."""
     if like.dtype == tl.float64:
-        wide = numbers[at].to(tl.float64) + numbers[at + 1].to(tl.float64)
-        return wide + numbers[at + 2].to(tl.float64)
+        wide = tl.cast(numbers[at], tl.float64) + tl.cast(numbers[at + 1], tl.float64)
+        return wide + tl.cast(numbers[at + 2], tl.float64)
     else:
         return numbers[at]
 
