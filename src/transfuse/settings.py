@@ -22,6 +22,11 @@ def backend() -> str | None:
     return os.environ.get("TRANSFUSE_BACKEND") or None
 
 
+def interpreted() -> bool:
+    """Whether Triton is asked to run its kernels on the CPU, as tests do; it reads the same."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
+
+
 def read() -> Settings:
     """The settings in force now; read at each call, so that a test may change them."""
     return Settings(

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from transfuse import settings
 from transfuse.backends.base import Verdict
 from transfuse.backends.triton import lower
 from transfuse.chain import Chain
@@ -61,7 +62,7 @@ def _fused(chain: Chain, problem: Problem) -> Plan:
 
 @lru_cache(maxsize=4096)
 def _verdict(chain: Chain, problem: Problem) -> Verdict:
-    if not (problem.device.startswith("cuda") or (problem.device == "cpu" and _interpreted())):
+    if not (problem.device.startswith("cuda") or (problem.device == "cpu" and settings.interpreted())):
         return Verdict(f"tensors are on {problem.device}")
     if find_spec("triton") is None:
         return Verdict("Triton is not installed")
@@ -70,15 +71,6 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
     except lower.Refused as reason:
         return Verdict(str(reason))
     return Verdict()
-
-
-def _interpreted() -> bool:
-    """Whether Triton runs kernels on the CPU, as tests ask it to."""
-    if find_spec("triton") is None:
-        return False
-    import triton
-
-    return bool(triton.knobs.runtime.interpret)
 
 
 def _empty(plan: Plan, x: Tensor) -> Tensor:
