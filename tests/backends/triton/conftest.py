@@ -19,6 +19,7 @@ from transfuse.backends.triton import Triton
 from transfuse.chain import Chain
 from transfuse.problem import Problem
 from transfuse.stages.channel import ChannelSum
+
 Fill = Callable[[Chain, Problem, int], tuple[Tensor, Tensor, dict[str, Tensor]]]
 
 

@@ -5,6 +5,7 @@ the smallest there are: a handful of positions and channels crosses every border
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -19,9 +20,9 @@ from transfuse.reference import scatter
 from transfuse.stages import conv_transpose
 
 TILES: dict[str, tuple[Any, ...]] = {
-    "rows": ("rows", (1, 1, 1, 16), 4),
-    "box": ("box", (1, 2, 2, 4), 4),
-    "batch": ("batch", (1, 2, 2, 2), 4),
+    "rows": ("rows", (1, 1, 1, 16), 8),
+    "box": ("box", (1, 2, 2, 4), 8),
+    "batch": ("batch", (1, 2, 2, 2), 8),
     "lone": ("batch", (1, 1, 1, 2), 8),
 }
 # One thing that tiles, classes and copies may get wrong in each line.
@@ -70,12 +71,29 @@ LINES = [
     "n2 ci1 co6 i3x4 k3 p1",
     "n1 ci2 co2 i2x3x2 k3x2x1 s1x2x1 g2",
 ]
-CASES = [
-    pytest.param(Problem.parse(f"{line} {DTYPES[(i + j) % 4]}"), form, id=f"{line} {form}")
-    for i, line in enumerate(LINES)
-    for j, form in enumerate(TILES)
-    if "g" not in line or form != "batch"  # groups of one channel have one form: less of the same
+# Groups of one channel have one form. The others take two in turn; a lone position makes many
+# tiles, so that one is for small results.
+LONE = [
+    "n3 ci3 co5 i3 k3 s2 p1",
+    "n2 ci2 co3 i2x2 k3 p1",
+    "n1 ci2 co9 i2x2 k2 s2 d3 op1",
+    "n3 ci4 co4 i2 k4 d2 g2",
+    "n1 ci2 co3 i1x2x2 k2",
 ]
+
+
+def cases() -> Iterator[Any]:
+    for i, line in enumerate([*LINES, *LONE]):
+        problem = Problem.parse(f"{line} {DTYPES[i % 4]}")
+        forms = ("rows", "box", "batch")[i % 3], ("rows", "box", "batch")[(i + 1) % 3]
+        if problem.groups == problem.in_channels:
+            forms = ("rows",)
+        for form in ("lone",) if line in LONE else forms:
+            yield pytest.param(problem, form, id=f"{problem} {form}")
+
+
+CASES = list(cases())
+SPECIAL = CASES[::2]
 
 
 def plain(problem: Problem) -> Chain:
@@ -122,7 +140,7 @@ def test_integers_bit_for_bit(problem: Problem, form: str, interpreter: Any) -> 
     assert found == {"rows" if one_channel else TILES[form][0]}
 
 
-@pytest.mark.parametrize(("problem", "form"), CASES[::2])
+@pytest.mark.parametrize(("problem", "form"), SPECIAL)
 def test_nan_and_inf_reach_what_they_touch(problem: Problem, form: str, interpreter: Any) -> None:
     tensors = poisoned(problem)
     answer = interpreter(plain(problem), problem, *tensors, tiles=TILES[form])
@@ -131,7 +149,7 @@ def test_nan_and_inf_reach_what_they_touch(problem: Problem, form: str, interpre
 
 def test_most_of_the_special_results_are_finite() -> None:
     """A NaN everywhere would be right everywhere; one nowhere would prove nothing."""
-    problems = [case.values[0] for case in CASES[::2]]
+    problems = [case.values[0] for case in SPECIAL]
     exact = [defined(problem, *poisoned(problem)).isfinite() for problem in problems]
     assert sum(not each.all() for each in exact) > 0.9 * len(exact)
     assert torch.cat([each.flatten() for each in exact]).double().mean() > 0.5
@@ -165,11 +183,9 @@ def test_every_form_is_met(interpreter: Any) -> None:
     for line, form in (
         ("n5 ci3 co4 i5 k2 s2", "rows"),
         ("n1 ci3 co4 i4x4 k1", "rows"),
-        ("n1 ci3 co4 i5 k8 s8", "rows"),
-        ("n3 ci3 co4 i5 k4 s4", "box"),
-        ("n3 ci3 co4 i2 k2 s1", "batch"),
-        ("n3 ci3 co4 i2 k2 s1", "lone"),
-        ("n3 ci3 co4 i4 k3 s3", "rows"),
+        ("n1 ci3 co4 i3 k8 s8", "rows"),
+        ("n3 ci3 co4 i3 k4 s4", "box"),
+        ("n2 ci3 co4 i2 k2 s1", "lone"),
         ("n3 ci3 co3 i4 k3 s2 g3", "rows"),
     ):
         problem = Problem.parse(line)
@@ -177,7 +193,6 @@ def test_every_form_is_met(interpreter: Any) -> None:
         for launch in answer["launches"]:
             met.update(launch.items() - {("programs", launch["programs"])})
     for key, values in {
-        "form": ("rows", "box", "batch"),
         "cross": (True, False),
         "lone": (True, False),
         "joined": (1, 2, 4, 8),
@@ -192,57 +207,45 @@ def test_every_form_is_met(interpreter: Any) -> None:
 # ---- memory ----------------------------------------------------------------------------------
 
 
-def layouts(shape: tuple[int, ...]) -> dict[str, Tensor]:
-    """Tensors of a shape that lie in memory in different ways."""
-    rank = len(shape) - 2
-    channels_last = torch.empty(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
-    found = {
-        "channels last": channels_last,
-        "a slice": torch.empty(*(n + 3 for n in shape))[tuple(slice(1, n + 1) for n in shape)],
-        "every other": torch.empty(*(2 * n for n in shape))[(slice(None, None, 2),) * len(shape)],
-        "batch last": torch.empty(*shape[1:], shape[0]).movedim(-1, 0),
-    }
-    if rank > 1:
-        found["transposed"] = torch.empty(*shape[:2], *reversed(shape[2:])).permute(
-            0, 1, *reversed(range(2, rank + 2))
-        )
-    return found
+def laid(t: Tensor, layout: str) -> Tensor:
+    """The same values, in memory another way."""
+    n, c, *space = t.shape
+    if layout == "channels last":
+        return t.movedim(1, -1).contiguous().movedim(-1, 1)
+    if layout == "batch last":
+        return t.movedim(0, -1).contiguous().movedim(-1, 0)
+    if layout == "axes reversed":
+        axes = (0, 1, *reversed(range(2, t.dim())))
+        return t.permute(axes).contiguous().permute(axes)
+    if layout == "every other":
+        wide = t.new_zeros(2 * n, 2 * c, *(2 * m for m in space))
+        return wide[(slice(None, None, 2),) * t.dim()].copy_(t)
+    assert layout == "a slice"
+    wide = t.new_zeros(n + 3, c + 1, *(m + 3 for m in space))
+    return wide[tuple(slice(1, m + 1) for m in t.shape)].copy_(t)
 
 
-@pytest.mark.parametrize("layout", ["channels last", "a slice", "every other", "batch last"])
+@pytest.mark.parametrize(
+    "layout", ["channels last", "a slice", "every other", "batch last", "axes reversed"]
+)
 @pytest.mark.parametrize(
     ("line", "form"),
     [
         ("n2 ci3 co5 i4x5 k3 s2 p1", "rows"),
         ("n2 ci3 co5 i4x3 k3x2 p1x0 fp16", "box"),
-        ("n3 ci2 co4 i3 k3 s2 fp64", "batch"),
+        ("n3 ci2 co4 i2x3 k3 s2 fp64", "batch"),
         ("n2 ci3 co3 i3x2x2 k2 s2 g3", "rows"),
     ],
 )
 def test_layouts(line: str, form: str, layout: str, interpreter: Any) -> None:
-    """Input, weights and output each lie in a way of their own."""
+    """Input, weights and output lie in another way."""
     problem = Problem.parse(line)
     x, w, operands = integers(problem)
     right = defined(problem, x, w, operands)
-    strange = layouts(x.shape)[layout].to(x.dtype).copy_(x)
-    assert x.shape == (1, 1, 1) or not strange.is_contiguous()
-    weight = layouts(w.shape)[layout].to(w.dtype).copy_(w)
-    strides = layouts(right.shape)[layout].stride()
-    for tensors, out in (((strange, w), None), ((x, weight), None), ((x, w), strides)):
-        answer = interpreter(
-            plain(problem), problem, *tensors, operands, tiles=TILES[form], strides=out
-        )
-        assert same(answer["results"][0], right)
-
-
-def test_axes_in_any_order(interpreter: Any) -> None:
-    problem = Problem.parse("n2 ci3 co4 i2x3x4 k2 s2x1x1")
-    x, w, operands = integers(problem)
-    right = defined(problem, x, w, operands)
-    moved = layouts(x.shape)["transposed"].copy_(x)
-    strides = layouts(right.shape)["transposed"].stride()
+    tensors, strides = (laid(x, layout), laid(w, layout)), laid(right, layout).stride()
+    assert not tensors[0].is_contiguous()
     answer = interpreter(
-        plain(problem), problem, moved, w, operands, strides=strides, tiles=TILES["rows"]
+        plain(problem), problem, *tensors, operands, tiles=TILES[form], strides=strides
     )
     assert same(answer["results"][0], right)
 
@@ -270,9 +273,13 @@ def test_empty_batch(interpreter: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_sixteen_bits_round_once_to_nearest_even(dtype: str, interpreter: Any) -> None:
-    """Every 16-bit value that is normal, times a weight: exact in float32, rounded as torch does."""
+    """Values of every size times a weight: exact in float32, rounded as torch rounds.
+
+    Those too small to be normal are left out: the interpreter has its own way with them.
+    """
     element = ELEMENTS[dtype]
     every = torch.arange(-(2**15), 2**15, 7).to(torch.int16).view(element.dtype)
+    every = every[(every.abs() > 4 * torch.finfo(element.dtype).tiny) | every.isnan()]
     w = torch.tensor([1, 1.5, -0.375, 1 / 3]).to(element.dtype)
     problem = Problem.parse(f"n1 ci1 co{w.numel()} i{every.numel()} k1 {dtype}")
     x, operands = every.view(problem.input.dims), {"b": torch.zeros_like(w)}
@@ -307,7 +314,7 @@ def test_tf32_rounds_to_nearest(interpreter: Any) -> None:
 @pytest.mark.parametrize("form", TILES)
 def test_real_numbers_twice(form: str, dtype: str, interpreter: Any) -> None:
     """Within the oracle's budget, and the same bits again."""
-    problem = Problem.parse(f"n2 ci9 co5 i4x3 k3 s2 p1 {dtype}")
+    problem = Problem.parse(f"n2 ci9 co5 i3x2 k2 s1x2 p0x1 {dtype}")
     interpreter.right(plain(problem), problem, tiles=TILES[form])
     x, w, operands = integers(problem)
     x, w = (t + t.sin() for t in (x, w))

@@ -62,7 +62,9 @@ def _fused(chain: Chain, problem: Problem) -> Plan:
 
 @lru_cache(maxsize=4096)
 def _verdict(chain: Chain, problem: Problem) -> Verdict:
-    if not (problem.device.startswith("cuda") or (problem.device == "cpu" and settings.interpreted())):
+    if not (
+        problem.device.startswith("cuda") or (problem.device == "cpu" and settings.interpreted())
+    ):
         return Verdict(f"tensors are on {problem.device}")
     if find_spec("triton") is None:
         return Verdict("Triton is not installed")

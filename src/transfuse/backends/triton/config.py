@@ -110,9 +110,10 @@ def crosses(shape: Shape, box: Box) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def heuristic(shape: Shape, capability: int) -> Config:
-    """The tiles that waste the least."""
-    return min(candidates(shape, capability), key=lambda config: _cost(shape, config, capability))
+def heuristic(shape: Shape, capability: int, form: str | None = None) -> Config:
+    """The tiles that waste the least, of a form if one is asked for."""
+    found = (each for each in candidates(shape, capability) if form in (None, each.form))
+    return min(found, key=lambda config: _cost(shape, config, capability))
 
 
 def candidates(shape: Shape, capability: int) -> Iterator[Config]:
@@ -199,7 +200,7 @@ def _depth(shape: Shape) -> int:
 
 
 def _residents(shape: Shape, warps: int) -> int:
-    """Programs that share a multiprocessor: their registers decide, a window's extremum among them."""
+    """Programs that share a multiprocessor: registers decide, a window's extremum among them."""
     return 1 if warps == 8 else 2 if shape.windowed else 3
 
 

@@ -53,6 +53,18 @@ class InputCopy:
         return max(16, min(4096 // self.block_c, power(self.plane)))
 
     @property
+    def run(self) -> int:
+        """Elements of a window that lie side by side and are loaded at once."""
+        simple = self.kernel[2] == self.stride[2] and prod(self.residues) == 1
+        whole = self.padding[2] == 0 and self.inputs[2] * self.kernel[2] <= self.source[2]
+        return self.kernel[2] if simple and whole and self.kernel[2] in (2, 4) else 1
+
+    @property
+    def samples(self) -> int:
+        """Samples of one program: side by side in the copy, if they are innermost there."""
+        return 4 if self.batch_last else 1
+
+    @property
     def channel_blocks(self) -> int:
         return -(-self.channels // self.block_c)
 
@@ -60,15 +72,12 @@ class InputCopy:
     def plane_blocks(self) -> int:
         return -(-self.plane // self.block_p)
 
-    def lines(self, batch: int) -> int:
-        """Planes of all samples and residues."""
-        return prod(self.residues) * batch * self.extent[0]
-
     def rows(self, batch: int) -> int:
-        return self.lines(batch) * self.plane
+        return prod(self.residues) * batch * self.extent[0] * self.plane
 
     def programs(self, batch: int) -> int:
-        return self.lines(batch) * self.plane_blocks * self.channel_blocks
+        planes = prod(self.residues) * -(-batch // self.samples) * self.extent[0]
+        return planes * self.plane_blocks * self.channel_blocks
 
 
 @dataclass(frozen=True)

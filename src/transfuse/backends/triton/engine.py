@@ -9,7 +9,7 @@ from torch import Tensor
 from transfuse.backends.triton import config as tiling
 from transfuse.backends.triton.copies import Five
 from transfuse.backends.triton.lower import Program
-from transfuse.backends.triton.recipe import Recipe, five, three
+from transfuse.backends.triton.recipe import Gpu, Recipe, five, three
 from transfuse.problem import Problem
 
 _recipes: dict[object, Recipe] = {}
@@ -55,7 +55,7 @@ def _recipe(
         five(weight.stride()),
         five(out.stride()),
     )
-    capability = _capability(x.device)
+    gpu = _gpu(x.device)
     return Recipe(
         program,
         core,
@@ -63,7 +63,8 @@ def _recipe(
         strides,
         list(operands),
         x.device,
-        lambda shape: tiling.heuristic(shape, capability),
+        gpu,
+        lambda shape: tiling.heuristic(shape, gpu.capability),
     )
 
 
@@ -74,9 +75,9 @@ def _flag(device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _capability(device: torch.device) -> int:
-    """Compute capability, as 90 for 9.0; that of the H100 where there is no GPU."""
+def _gpu(device: torch.device) -> Gpu:
+    """Compute capability as 90 for 9.0; an H100's, without its own kernels, where no GPU is."""
     if device.type != "cuda":
-        return 90
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
+        return Gpu(90, 132, real=False)
+    properties = torch.cuda.get_device_properties(device)
+    return Gpu(10 * properties.major + properties.minor, properties.multi_processor_count)

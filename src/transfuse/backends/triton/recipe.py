@@ -9,12 +9,15 @@ from typing import Any
 import torch
 import triton.language as tl
 from torch import Tensor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from transfuse.backends.triton import config as tiling
+from transfuse.backends.triton import hopper
 from transfuse.backends.triton.copies import Five, InputCopy, WeightCopy
 from transfuse.backends.triton.kernels.convolve import convolve
 from transfuse.backends.triton.kernels.finish import finish
+from transfuse.backends.triton.kernels.hopper import convolve_hopper
 from transfuse.backends.triton.kernels.prepare import prepare
 from transfuse.backends.triton.kernels.statistics import merge
 from transfuse.backends.triton.lattice import Lattice, Three
@@ -72,6 +75,29 @@ class Boxes:
         return TensorDescriptor(tensors[self.number], list(self.sizes), strides, list(self.box))
 
 
+@dataclass(frozen=True)
+class Strips:
+    """A tensor to be read in boxes that lie swizzled in shared memory."""
+
+    number: int
+    sizes: tuple[int, int]
+    box: tuple[int, int]
+    layout: Any
+
+    def of(self, tensors: Sequence[Tensor]) -> Any:
+        sizes, box = list(self.sizes), list(self.box)
+        return StripDescriptor(tensors[self.number], sizes, [sizes[1], 1], box, self.layout)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What kernels are chosen by; not real in the interpreter."""
+
+    capability: int
+    multiprocessors: int
+    real: bool = True
+
+
 @dataclass
 class Launch:
     """A kernel with its arguments; those that differ from call to call are filled in."""
@@ -86,7 +112,7 @@ class Launch:
         self.open = [
             (at, each)
             for at, each in enumerate(self.arguments)
-            if isinstance(each, At | All | Boxes)
+            if isinstance(each, At | All | Boxes | Strips)
         ]
         self.epochs = [at for at, each in enumerate(self.arguments) if each is _epochs]
 
@@ -152,6 +178,17 @@ class Place:
     """Results of shares of a window's members, and how far these lie apart."""
 
 
+@dataclass(frozen=True)
+class Partials:
+    """Partials of a statistic: where they lie, from one of their three numbers to the next, how
+    many tiles share one and how many partials that makes for a channel."""
+
+    partials: int
+    plane: int
+    tiles: int
+    run: int
+
+
 class Recipe:
     """The launches of one program for tensors that lie in one way."""
 
@@ -163,6 +200,7 @@ class Recipe:
         strides: tuple[Five, Five, Five],
         operands: Sequence[str],
         device: torch.device,
+        gpu: Gpu,
         choose: Callable[[tiling.Shape], tiling.Config],
     ) -> None:
         self.program, self.core, self.source, self.device = program, core, source, device
@@ -172,7 +210,8 @@ class Recipe:
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
         self.copies: dict[InputCopy | WeightCopy, int] = {}
-        self.choose = choose
+        self.choose, self.capability = choose, gpu.capability
+        self.hopper = gpu.multiprocessors if gpu.capability == 90 and gpu.real else None
         self.acc = ACC[core.dtype]
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
         self._build()
@@ -217,22 +256,130 @@ class Recipe:
         return self.choose(shape_of(self.program, self.core, each))
 
     def _convolve(self, each: Pass, out: Place, config: tiling.Config) -> None:
-        core, program = self.core, self.program
-        shape = shape_of(program, core, each)
-        lattice, batch = shape.lattice, core.batch
-        tile = Tile.of(shape, config, _kind(each.window))
-        rows, packed = self._copies(lattice, tile)
-        arguments = Arguments()
-        before, after = arguments.table(each.before), arguments.table(each.after)
+        """The convolution and what follows; once more for weights that are not finite."""
+        shape = shape_of(self.program, self.core, each)
+        fast = self._hopper(each, out, shape)
+        if fast is None:
+            tile = Tile.of(shape, config, _kind(each.window))
+            fast = careful = self._tiles(each, out, shape, config, tile, careful=False)
+        else:
+            config = tiling.heuristic(shape, self.capability, "rows")
+            tile = Tile.of(shape, config, "")
+            careful = fast if fast.partials == FLAG else self._gather(each, shape, config, tile)
+        if shape.lattice.leaves and not tile.depthwise:
+            self._tiles(each, out, shape, config, tile, careful=True, gathered=careful)
+        gathered = each.early if each.early is not None else each.late
+        if gathered is not None:
+            self._merge(gathered, fast, careful)
+
+    def _gather(
+        self, each: Pass, shape: tiling.Shape, config: tiling.Config, tile: Tile
+    ) -> Partials:
+        """Memory for the partials of a pass."""
         gathered = each.early if each.early is not None else each.late
         tiles = tiling.tiles(shape, config.form, config.box, tile.cross)
-        partials, plane, counted = FLAG, 0, tiles
-        if gathered is not None:
-            statistic = program.statistics[gathered]
-            counted = tiles if statistic.over_batch else tiles // batch
-            plane = tiles * tile.of_tile * statistic.channels
-            partials = self._scratch(3 * plane)
-        rest = After(
+        if gathered is None:
+            return Partials(FLAG, 0, tiles, 0)
+        statistic = self.program.statistics[gathered]
+        counted = tiles if statistic.over_batch else tiles // self.core.batch
+        plane = tiles * tile.of_tile * statistic.channels
+        return Partials(self._scratch(3 * plane), plane, counted, counted * tile.of_tile)
+
+    def _tiles(
+        self,
+        each: Pass,
+        out: Place,
+        shape: tiling.Shape,
+        config: tiling.Config,
+        tile: Tile,
+        careful: bool,
+        gathered: Partials | None = None,
+    ) -> Partials:
+        """The portable kernel, for all tiles or as the second, careful launch."""
+        core, batch = self.core, self.core.batch
+        rows, packed = self._copies(shape.lattice, tile)
+        arguments = Arguments()
+        rest = self._after(each, out, arguments, tile.ordered)
+        if gathered is None:
+            gathered = self._gather(each, shape, config, tile)
+        x: At | Boxes = At(rows)
+        w: At | Boxes = At(packed)
+        if not tile.depthwise:
+            x = Boxes(rows, _copy_sizes(tile, batch), (*config.box, config.depth))
+            sizes = tile.groups * tile.rows, tile.slots * tile.kept
+            w = Boxes(packed, sizes, (config.channels, config.depth))
+        tiles = tiling.tiles(shape, config.form, config.box, tile.cross)
+        programs = tiles * tile.of_tile * tile.channel_blocks
+        arguments_ = [
+            x, w, At(rows), At(packed), At(out.number), self._constant(shape.lattice.table),
+            At(FLAG), _epochs, batch, self._tensors(arguments), _numbers(arguments),
+            At(gathered.partials), gathered.plane, gathered.tiles, programs, tile, rest, self.acc,
+            _dot(core), careful,
+        ]  # fmt: skip
+        options = {"num_warps": config.warps, "num_stages": config.stages}
+        if careful:
+            options = {"num_warps": 32, "num_stages": 1}
+        launched = min(programs, 128) if careful else programs
+        self.launches.append(Launch(convolve, launched, arguments_, options))
+        return gathered
+
+    def _hopper(self, each: Pass, out: Place, shape: tiling.Shape) -> Partials | None:
+        """The kernel for Hopper, where it serves."""
+        core = self.core
+        if self.hopper is None or core.arithmetic not in ("tf32", "fp16", "bf16"):
+            return None
+        lattice, item = shape.lattice, ELEMENTS[core.dtype].itemsize
+        window = each.window is not None
+        if hopper.verdict(lattice, core.out_channels, item, core.groups, window):
+            return None
+        tile = Tile.of(shape, tiling.heuristic(shape, self.capability, "rows"), "")
+        if tile.depthwise:
+            return None
+        arguments = Arguments()
+        geometry = hopper.Geometry.of(lattice, core.batch, core.out_channels, tile.kept, False)
+        rest = self._after(each, out, arguments, linear=False)
+        stored = (ELEMENTS[core.dtype].dtype if out.number == OUT else self.wide).itemsize
+        config = hopper.choose(geometry, item, rest, stored)
+        if config is None:
+            return None
+        cross = tiling.crosses(shape, (1, 1, 1, config.tile))
+        geometry = replace(geometry, cross=cross)
+        rest = self._after(each, out, Arguments(), geometry.ordered)
+        config = hopper.choose(geometry, item, rest, stored) or config
+        rows, packed = self._copies(lattice, tile)
+        tiles = geometry.tiles(config.tile)
+        gathered = Partials(FLAG, 0, tiles, 0)
+        if each.late is not None:
+            statistic = self.program.statistics[each.late]
+            counted = tiles if statistic.over_batch else tiles // core.batch
+            parts = config.partials(geometry)
+            plane = tiles * parts * statistic.channels
+            gathered = Partials(self._scratch(3 * plane), plane, counted, counted * parts)
+        sizes = core.batch * geometry.sample, tile.kept
+        weights = tile.rows, tile.slots * tile.kept
+        tiles *= geometry.classes[0] * geometry.classes[1]
+        arguments_ = [
+            Strips(rows, sizes, (config.box, config.depth), config.layout),
+            Strips(rows, sizes, (config.halo or config.box, config.depth), config.layout),
+            Strips(packed, weights, (config.channels, config.depth), config.layout),
+            At(out.number), At(FLAG), _epochs, core.batch, tiles, self._tensors(arguments),
+            _numbers(arguments), At(gathered.partials), gathered.plane, gathered.tiles,
+            geometry, config, rest,
+        ]  # fmt: skip
+        options: dict[str, Any] = {"num_warps": 4}
+        if config.consumers == 1:
+            options["maxnreg"] = 128
+        programs = config.programs(geometry, self.hopper)
+        self.launches.append(
+            Launch(convolve_hopper, max(1, min(programs, tiles)), arguments_, options)
+        )
+        return gathered
+
+    def _after(self, each: Pass, out: Place, arguments: Arguments, linear: bool) -> After:
+        program = self.program
+        before, after = arguments.table(each.before), arguments.table(each.after)
+        gathered = each.early if each.early is not None else each.late
+        return After(
             before=before,
             after=after,
             sign=arguments.sign(each.window),
@@ -241,30 +388,11 @@ class Recipe:
             counted=1 if gathered is None else program.statistics[gathered].channels,
             summed=each.summed,
             stored=each.stores,
-            linear=tile.ordered and _linear(tile.results, out.strides),
+            linear=linear and _linear(three(each.result.spatial, 1), out.strides),
             wide=_wide(each.result, out.strides),
             strides=out.strides,
             part=out.part,
         )
-        x: At | Boxes = At(rows)
-        w: At | Boxes = At(packed)
-        if not tile.depthwise:
-            x = Boxes(rows, _copy_sizes(tile, batch), (*config.box, config.depth))
-            sizes = tile.groups * tile.rows, tile.slots * tile.kept
-            w = Boxes(packed, sizes, (config.channels, config.depth))
-        programs = tiles * tile.of_tile * tile.channel_blocks
-        common = [
-            x, w, At(rows), At(packed), At(out.number), self._constant(lattice.table), At(FLAG),
-            _epochs, batch, self._tensors(arguments), _numbers(arguments), At(partials), plane,
-            counted, programs, tile, rest, self.acc, _dot(core),
-        ]  # fmt: skip
-        options = {"num_warps": config.warps, "num_stages": config.stages}
-        self.launches.append(Launch(convolve, programs, [*common, False], options))
-        if not tile.depthwise and lattice.leaves:
-            options = {"num_warps": 32, "num_stages": 1}
-            self.launches.append(Launch(convolve, min(programs, 128), [*common, True], options))
-        if gathered is not None:
-            self._merge(gathered, partials, plane, counted * tile.of_tile)
 
     def _finish(self, each: Pass, source: Place, out: Place) -> None:
         batch, channels = self.core.batch, each.source.c
@@ -316,19 +444,22 @@ class Recipe:
         self.launches.append(Launch(finish, programs, arguments_, {"num_warps": warps}))
         if statistic is not None and each.late is not None:
             runs = what.tiles * (batch if statistic.over_batch else 1)
-            self._merge(each.late, partials, plane, runs)
+            gathered = Partials(partials, plane, runs, runs)
+            self._merge(each.late, gathered, gathered)
 
-    def _merge(self, at: int, partials: int, plane: int, tiles: int) -> None:
+    def _merge(self, at: int, fast: Partials, careful: Partials) -> None:
         statistic = self.program.statistics[at]
-        run = tiles * statistic.size
-        halves = self._scratch(plane // run), self._scratch(plane // run)
+        run, careful_run = fast.run * statistic.size, careful.run * statistic.size
+        count = fast.plane // run
+        halves = self._scratch(count), self._scratch(count)
         block = min(1024, power(run))
         arguments = [
-            At(partials), At(halves[0]), At(halves[1]), run, plane, thirds(statistic.eps),
+            At(fast.partials), run, fast.plane, At(careful.partials), careful_run, careful.plane,
+            At(FLAG), _epochs, At(halves[0]), At(halves[1]), thirds(statistic.eps),
             statistic.kind, block,
         ]  # fmt: skip
         warps = max(1, min(4, block // 64))
-        self.launches.append(Launch(merge, plane // run, arguments, {"num_warps": warps}))
+        self.launches.append(Launch(merge, count, arguments, {"num_warps": warps}))
         self.statistics[at] = halves
 
     def _copies(self, lattice: Lattice, tile: Tile) -> tuple[int, int]:

@@ -62,12 +62,12 @@ def accumulate(
         fh, nh, sh = within(fh, nh, sh, h * T.residues[1], 1, T)
         fw, nw, sw = within(fw, nw, sw, u * T.residues[2], 2, T)
     acc = tl.zeros([CHANNELS, POSITIONS], ACC)
-    for t in range(nd * nh * nw * T.blocks):
-        tap = t // T.blocks
-        block = t % T.blocks * T.depth
-        td = tap // (nh * nw)
-        th = tap // nw % nh
-        tw = tap % nw
+    # Counters instead of divisions: these would take as long as the products.
+    td = 0
+    th = 0
+    tw = 0
+    block = 0
+    for _ in range(nd * nh * nw * T.blocks):
         rows = load_rows(
             x, n, d, h, u, batch,
             fd - td * T.step[0], fh - th * T.step[1], fw - tw * T.step[2],
@@ -75,6 +75,13 @@ def accumulate(
         )  # fmt: skip
         slot = ((sd + td) * T.taps[1] + sh + th) * T.taps[2] + sw + tw
         acc = multiply_add(w.load([row, slot * T.kept + block]), rows.T, acc, ACC, DOT)
+        block += T.depth
+        tw += tl.where(block == T.kept, 1, 0)
+        block = tl.where(block == T.kept, 0, block)
+        th += tl.where(tw == nw, 1, 0)
+        tw = tl.where(tw == nw, 0, tw)
+        td += tl.where(th == nh, 1, 0)
+        th = tl.where(th == nh, 0, th)
     return acc
 
 

@@ -13,71 +13,91 @@ from transfuse.backends.triton.kernels.steps import steps
 
 @triton.jit
 def copy_input(program, x, rows, batch, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr):
-    """A block of channels times a block of positions of one plane of rows."""
-    BLOCK_C: tl.constexpr = C.block_c
-    BLOCK_P: tl.constexpr = C.block_p
-    BEFORE: tl.constexpr = C.before
-    AFTER: tl.constexpr = C.after
+    """A block of channels times a block of positions of one plane of rows, of a few samples."""
+    SAMPLES: tl.constexpr = C.samples
     slot = program % C.channel_blocks * C.block_c + tl.arange(0, C.block_c)
     program = program // C.channel_blocks
-    at = program % C.plane_blocks * C.block_p + tl.arange(0, C.block_p)
+    plane = program % C.plane_blocks
     program = program // C.plane_blocks
     # Outer order of the rows: residue, sample, depth; or residue, depth, …, sample.
     depth = program % C.extent[0]
     program = program // C.extent[0]
-    n = program % batch
-    residue = program // batch
+    samples = (batch + SAMPLES - 1) // SAMPLES
+    first = program % samples * SAMPLES
+    residue = program // samples
+    at = plane * C.block_p + tl.arange(0, C.block_p)
     d = (depth + C.low) * C.residues[0] + residue // (C.residues[1] * C.residues[2])
     h = at // C.extent[2] * C.residues[1] + residue // C.residues[2] % C.residues[1]
     w = at % C.extent[2] * C.residues[2] + residue % C.residues[2]
+    inside = (d >= 0) & (d < C.inputs[0]) & (h < C.inputs[1]) & (w < C.inputs[2]) & (at < C.plane)
+    channel = slot // C.kept * C.group_channels + slot % C.kept
+    live = (slot < C.channels) & (slot % C.kept < C.group_channels)
+    for i in tl.static_range(SAMPLES):
+        n = first + i
+        here = live[:, None] & inside[None, :] & (n < batch)
+        v = sources(x, n, d, h, w, plane, channel, live, here, tensors, numbers, C, ACC)
+        v = tl.where(here, v, 0.0)
+        if C.tf32:
+            v = nearest_tf32(v)
+        if C.batch_last:
+            row = ((residue * C.extent[0] + depth) * C.plane + at).to(tl.int64) * batch + n
+        else:
+            row = ((residue * batch + n).to(tl.int64) * C.extent[0] + depth) * C.plane + at
+        target = rows + row[None, :] * C.channels + slot[:, None]
+        keep = (slot < C.channels)[:, None] & (at < C.plane)[None, :] & (n < batch)
+        tl.store(target, narrow(v, rows.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def sources(
+    x, n, d, h, w, plane, channel, live, here, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr
+):
+    """What the prologue makes of the tensor at (n, d, h, w)."""
+    BLOCK_C: tl.constexpr = C.block_c
+    BLOCK_P: tl.constexpr = C.block_p
+    RUN: tl.constexpr = C.run
+    BEFORE: tl.constexpr = C.before
+    AFTER: tl.constexpr = C.after
     if C.wide:
         d = d.to(tl.int64)
         h = h.to(tl.int64)
         w = w.to(tl.int64)
-    inside = (d >= 0) & (d < C.inputs[0]) & (h < C.inputs[1]) & (w < C.inputs[2]) & (at < C.plane)
-    channel = slot // C.kept * C.group_channels + slot % C.kept
-    live = (slot < C.channels) & (slot % C.kept < C.group_channels)
-    here = live[:, None] & inside[None, :]
     base = x + n.to(tl.int64) * C.strides[0] + (channel.to(tl.int64) * C.strides[1])[:, None]
     if C.pool == "":
         place = d * C.strides[2] + h * C.strides[3] + w * C.strides[4]
         v = tl.load(base + place[None, :], mask=here, other=0.0).to(ACC)
-        v = steps(
-            v, channel, live, inside, n, tensors, numbers, 1,
-            BEFORE, 0,
-        )  # fmt: skip
+        v = steps(v, channel, live, live, n, tensors, numbers, 1, BEFORE, 0)
     else:
         v = tl.full([BLOCK_C, BLOCK_P], float("-inf") if C.pool == "max" else 0.0, ACC)
-        for member in range(C.kernel[0] * C.kernel[1] * C.kernel[2]):
-            z = d * C.stride[0] - C.padding[0] + member // (C.kernel[1] * C.kernel[2])
-            y = h * C.stride[1] - C.padding[1] + member // C.kernel[2] % C.kernel[1]
-            u = w * C.stride[2] - C.padding[2] + member % C.kernel[2]
-            there = (z >= 0) & (z < C.source[0]) & (y >= 0) & (y < C.source[1])
-            there = here & (there & (u >= 0) & (u < C.source[2]))[None, :]
-            place = z * C.strides[2] + y * C.strides[3] + u * C.strides[4]
-            part = tl.load(base + place[None, :], mask=there, other=0.0).to(ACC)
-            part = steps(
-                part, channel, live, inside, n, tensors, numbers, 1,
-                BEFORE, 0,
-            )  # fmt: skip
-            if C.pool == "max":
-                v = larger(v, tl.where(there, part, float("-inf")))
+        for member in range(C.kernel[0] * C.kernel[1] * (C.kernel[2] // RUN)):
+            z = d * C.stride[0] - C.padding[0] + member // (C.kernel[1] * (C.kernel[2] // RUN))
+            y = h * C.stride[1] - C.padding[1] + member // (C.kernel[2] // RUN) % C.kernel[1]
+            if RUN > 1:  # a window's elements of one line lie side by side: all in one load
+                q = plane * BLOCK_P * RUN + tl.arange(0, BLOCK_P * RUN)
+                line = q // (C.extent[2] * RUN)
+                u = q % (C.extent[2] * RUN)
+                y = line * C.stride[1] - C.padding[1] + member % C.kernel[1]
+                there = (z >= 0) & (z < C.source[0]) & (y >= 0) & (y < C.source[1])
+                there = live[:, None] & (there & (u < C.inputs[2] * RUN))[None, :]
+                place = z * C.strides[2] + y * C.strides[3] + u * C.strides[4]
             else:
-                v += tl.where(there, part, 0.0)
-    v = steps(
-        v, channel, live, inside, n, tensors, numbers, 1,
-        AFTER, 0,
-    )  # fmt: skip
-    v = tl.where(here, v, 0.0)
-    if C.tf32:
-        v = nearest_tf32(v)
-    if C.batch_last:
-        row = ((residue * C.extent[0] + depth) * C.plane + at).to(tl.int64) * batch + n
-    else:
-        row = ((residue * batch + n).to(tl.int64) * C.extent[0] + depth) * C.plane + at
-    target = rows + row[None, :] * C.channels + slot[:, None]
-    keep = (slot < C.channels)[:, None] & (at < C.plane)[None, :]
-    tl.store(target, narrow(v, rows.dtype.element_ty), mask=keep)
+                u = w * C.stride[2] - C.padding[2] + member % C.kernel[2]
+                there = (z >= 0) & (z < C.source[0]) & (y >= 0) & (y < C.source[1])
+                there = here & (there & (u >= 0) & (u < C.source[2]))[None, :]
+                place = z * C.strides[2] + y * C.strides[3] + u * C.strides[4]
+            part = tl.load(base + place[None, :], mask=there, other=0.0).to(ACC)
+            part = steps(part, channel, live, live, n, tensors, numbers, 1, BEFORE, 0)
+            if C.pool == "max":
+                part = tl.where(there, part, float("-inf"))
+                if RUN > 1:
+                    part = tl.reduce(tl.reshape(part, [BLOCK_C, BLOCK_P, RUN]), 2, larger)
+                v = larger(v, part)
+            else:
+                part = tl.where(there, part, 0.0)
+                if RUN > 1:
+                    part = tl.sum(tl.reshape(part, [BLOCK_C, BLOCK_P, RUN]), 2)
+                v += part
+    return steps(v, channel, live, live, n, tensors, numbers, 1, AFTER, 0)
 
 
 @triton.jit

@@ -91,11 +91,21 @@ def put(to, plane, partial, live):
     tl.store(to + 2 * plane, partial[2], mask=live)
 
 
-@triton.jit
-def merge(partials, first, second, run, plane, numbers, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """Program (s): ``run`` partials from ``s * run`` on, as the two numbers that are applied."""
+@triton.jit(do_not_specialize=["epoch"])
+def merge(
+    partials, run, plane, careful, careful_run, careful_plane, flag, epoch, first, second, numbers,
+    KIND: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Program (s): ``run`` partials from ``s * run`` on, as the two numbers that are applied.
+
+    Where weights were not finite, those of the careful launch.
+    """
     program = tl.program_id(0)
     at = tl.arange(0, BLOCK)
+    if tl.load(flag) >= epoch:
+        partials = careful
+        run = careful_run
+        plane = careful_plane
     base = partials + program.to(tl.int64) * run
     total = nothing(tl.load(base + at, mask=at < 0, other=0.0), KIND)
     for start in range(0, run, BLOCK):

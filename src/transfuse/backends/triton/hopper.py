@@ -1,0 +1,350 @@
+"""The convolution's loop written for Hopper: which problems it takes, how it is laid out.
+
+One *strip* of input rows, loaded once for each tap of depth and height and each block of
+channels, feeds every width tap of every width class: a tap is the same rows read from another
+start. See ``kernels/hopper.py``. Pure integers; nothing here imports Triton.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import gcd, prod
+from typing import Any
+
+from transfuse.backends.triton.config import used_rows
+from transfuse.backends.triton.lattice import Lattice, Three
+from transfuse.backends.triton.tile import After
+
+SHARED = 227 * 1024
+"""Bytes of shared memory one program may take."""
+
+MOST_TAPS = 32
+"""Width taps of all classes: they are unrolled."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tile of consecutive rows, as ``kernels/tiles.py`` takes it."""
+
+    positions: int
+    anchors: Three
+    extent: Three
+    cross: bool
+    joined: int
+    form: str = "rows"
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        return 1, 1, 1, self.positions
+
+    @property
+    def joined_box(self) -> tuple[int, int, int, int]:
+        return 1, 1, 1, self.positions * self.joined
+
+    @property
+    def joined_anchors(self) -> Three:
+        return *self.anchors[:2], self.anchors[2] * self.joined
+
+    @property
+    def joined_extent(self) -> Three:
+        return *self.extent[:2], self.extent[2] * self.joined
+
+    @property
+    def tiles_of_sample(self) -> int:
+        return -(-used_rows(self.anchors, self.extent) // self.positions)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the kernel knows of a problem. An entry is (first, count, slot)."""
+
+    batch: int
+    channels: int  # of the output
+    kept: int  # of the input, padded: one slot of the packed weights
+    anchors: Three
+    extent: Three  # rows along each axis
+    results: Three
+    classes: Three
+    step: Three
+    slots: Three  # taps of the kernel
+    entries: tuple[tuple[Three, ...], ...]  # by axis and class
+    cross: bool  # tiles run on from one sample into the next
+
+    @classmethod
+    def of(cls, lattice: Lattice, batch: int, channels: int, kept: int, cross: bool) -> "Geometry":
+        return cls(
+            batch=batch,
+            channels=channels,
+            kept=kept,
+            anchors=lattice.each("anchors"),
+            extent=lattice.each("pitch"),
+            results=lattice.each("results"),
+            classes=lattice.each("classes"),
+            step=lattice.each("step"),
+            slots=tuple(len(each.order) for each in lattice.lines),  # type: ignore[arg-type]
+            entries=tuple(each.entries for each in lattice.lines),
+            cross=cross,
+        )
+
+    @property
+    def joined(self) -> int:
+        """Width classes of one tile: all of them."""
+        return self.classes[2]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows follow each other as results do."""
+        wide = self.extent[1], self.extent[2] * self.joined
+        return not self.cross and prod(self.classes) == self.joined and wide == self.results[1:]
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Width offsets of all taps of all classes."""
+        return tuple(
+            first - t * self.step[2] for first, count, _ in self.entries[2] for t in range(count)
+        )
+
+    @property
+    def low(self) -> int:
+        """The first row of a strip, from a tile's first anchor."""
+        return min(self.offsets)
+
+    @property
+    def reach(self) -> int:
+        """Rows of a strip beyond one per anchor."""
+        return max(self.offsets) - self.low
+
+    @property
+    def taps(self) -> tuple[Three, ...]:
+        """Width taps as (class, row of the strip, slot), classes in turn.
+
+        Two accumulators fed in turn never wait for each other.
+        """
+        lists = [
+            [(c, first - t * self.step[2] - self.low, slot + t) for t in range(count)]
+            for c, (first, count, slot) in enumerate(self.entries[2])
+        ]
+        longest = max(len(each) for each in lists)
+        return tuple(each[t] for t in range(longest) for each in lists if t < len(each))
+
+    @property
+    def sample(self) -> int:
+        """Rows of one sample."""
+        return prod(self.extent)
+
+    def tiles(self, positions: int) -> int:
+        """Tiles of ``positions`` anchors for one (depth, height) class."""
+        if self.cross:
+            return -(-self.batch * self.sample // positions)
+        return self.batch * self.rows(positions).tiles_of_sample
+
+    def rows(self, positions: int) -> Rows:
+        """Tiles of ``positions`` anchors."""
+        return Rows(positions, self.anchors, self.extent, self.cross, self.joined)
+
+    def held(self, depth: int) -> int:
+        """Blocks of weights of one (depth, height) class; 0 if classes differ in work."""
+        taps = {d[1] * h[1] for d in self.entries[0] for h in self.entries[1]}
+        return taps.pop() * -(-self.kept // depth) * len(self.taps) if len(taps) == 1 else 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a tile is laid out. ``axis`` is the one of channels."""
+
+    axis: int
+    channels: int  # of the tile: those of the packed weights
+    positions: int  # anchors of one consumer
+    depth: int  # channels of the input in one block
+    itemsize: int
+    x_stages: int
+    w_stages: int
+    halo: int  # rows of the box that completes a strip; 0: none
+    store: str = "rows"  # "tile": as the tile lies; "rows": along a row; "lines": aligned too
+    vector: int = 1  # elements of a row that one thread stores at once
+    registers: int = 240
+    stagger: int = 0  # taps the second consumer lies behind the first, at the start
+    hold: bool = False  # the weights of one (depth, height) class stay in shared memory
+    consumers: int = 2  # warpgroups that multiply; with one, two programs share a multiprocessor
+
+    @property
+    def tile(self) -> int:
+        """Anchors of one program's tile."""
+        return self.consumers * self.positions
+
+    @property
+    def box(self) -> int:
+        """Rows of one copy to shared memory."""
+        return min(256, self.tile)
+
+    @property
+    def strip(self) -> int:
+        return self.tile + self.halo
+
+    @property
+    def swizzle(self) -> int:
+        return self.depth * self.itemsize
+
+    @property
+    def shared(self) -> int:
+        """Bytes of the two rings: strips and weights."""
+        row = self.depth * self.itemsize
+        return row * (self.x_stages * self.strip + self.w_stages * self.channels)
+
+    def partials(self, geometry: Geometry) -> int:
+        """Partials of a statistic that one tile leaves."""
+        return self.consumers * geometry.classes[0] * geometry.classes[1]
+
+    @property
+    def layout(self) -> Any:
+        """How a strip lies in shared memory."""
+        from triton.experimental.gluon.language import NVMMASharedLayout
+
+        return NVMMASharedLayout(self.swizzle, self.itemsize * 8, 2)
+
+    def programs(self, geometry: Geometry, multiprocessors: int) -> int:
+        """As many as run at once; a program that holds weights stays with its class."""
+        if self.hold:
+            multiprocessors -= multiprocessors % (geometry.classes[0] * geometry.classes[1])
+        return multiprocessors * (3 - self.consumers)
+
+    def accumulators(self, geometry: Geometry) -> int:
+        """Registers of a thread that hold sums."""
+        return self.channels * self.positions * geometry.joined // 128
+
+
+def verdict(lattice: Lattice, channels: int, itemsize: int, groups: int, window: bool) -> str:
+    """Why this loop does not serve, or nothing. ``window``: a pool follows the convolution."""
+    if groups != 1:
+        return f"{groups} groups; it takes one"
+    if window:
+        return "a window follows the convolution"
+    if lattice.width.classes > 2:
+        return f"{lattice.width.classes} width classes; it joins at most 2"
+    if channels > 128:
+        return f"{channels} output channels; one tile holds 128"
+    if itemsize not in (2, 4):
+        return "tensor cores take 16-bit types and tf32"
+    geometry = Geometry.of(lattice, 1, channels, 1, cross=True)
+    if len(geometry.taps) > MOST_TAPS:
+        return f"{len(geometry.taps)} width taps; it unrolls {MOST_TAPS}"
+    if not any(bases(geometry, itemsize, 0)):
+        return f"a strip with {geometry.reach} rows beyond its tile fits no shared memory"
+    return ""
+
+
+def depth_of(kept: int, itemsize: int) -> int:
+    """Channels of one block: 64 or 128 bytes, whichever wastes fewer."""
+    row = kept * itemsize
+    wide, slim = -row % 128, -row % 64
+    return (64 if row <= 64 or slim < wide else 128) // itemsize
+
+
+def halo_of(reach: int) -> int:
+    """Rows of the box that completes a strip: a power of two, whole swizzle atoms."""
+    if reach == 0:
+        return 0
+    return 1 << max(3, (reach - 1).bit_length())
+
+
+def axis_of(after: After) -> int:
+    """The axis of channels: last where they are summed up, so that a warp holds all of them."""
+    return 1 if {"softmax", "sum"} & set(after.after.ops) else 0
+
+
+def configs(
+    geometry: Geometry, itemsize: int, after: After, stored: int, aligned: bool = True
+) -> tuple[Config, ...]:
+    """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
+
+    ``itemsize`` of what is multiplied, ``stored`` of results; ``aligned``: those begin at a line.
+    """
+    found = []
+    for base in bases(geometry, itemsize, axis_of(after)):
+        held = geometry.held(base.depth)
+        rings = [(x, held, True) for x in (4, 3) if held]
+        rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 6, 4, 3)]
+        best = store_of(geometry, base, after, stored, aligned)
+        for config in (best, replace(best, store="tile")):
+            for x_stages, w_stages, hold in rings:
+                each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
+                if each.shared + scratch(each, stored) <= SHARED and near(geometry, each, after):
+                    found.append(each)
+    return tuple(dict.fromkeys(found))
+
+
+def bases(geometry: Geometry, itemsize: int, axis: int) -> Iterator[Config]:
+    """Tiles of the usual sizes, with the shallowest rings that work."""
+    padded = 64 if geometry.channels <= 64 else 128
+    depth, halo = depth_of(geometry.kept, itemsize), halo_of(geometry.reach)
+    most = 128 * 128 // (padded * geometry.joined)
+    for positions in (most, most // 2):
+        base = Config(axis, padded, positions, depth, itemsize, 2, 3, halo, store="tile")
+        if 64 <= positions <= 256 >= halo and base.shared + scratch(base, 4) <= SHARED:
+            yield base
+
+
+def near(geometry: Geometry, config: Config, after: After) -> bool:
+    """Whether offsets from the first result of a tile's first sample fit 32 bits."""
+    samples = config.tile // geometry.sample + 2
+    sizes = (samples, geometry.channels, *geometry.results)
+    return sum((n - 1) * abs(s) for n, s in zip(sizes, after.strides, strict=True)) < 2**31
+
+
+def scratch(config: Config, stored: int) -> int:
+    """Bytes of shared memory that the compiler takes to change layouts, at most."""
+    wide = stored == 4
+    if config.store == "rows":
+        if config.vector == 4:
+            return (66 if wide else 18) * 1024
+        return 34 * 1024
+    if config.store == "lines":
+        return (34 if wide else 18) * 1024
+    return 6 * 1024
+
+
+def store_of(
+    geometry: Geometry, config: Config, after: After, stored: int, aligned: bool
+) -> Config:
+    """The way to store that suits results. ``aligned``: the output begins at a line of memory."""
+    if after.summed or not after.stored:
+        return replace(config, store="tile")
+    vector = vector_of(geometry, after, stored)
+    if vector * stored < 8 and aligned and lines(geometry, config, after, stored):
+        return replace(config, store="lines")
+    if config.axis == 0 and stored == 4 and after.linear:
+        # Two neighbours of each of eight channels: whole sectors.
+        return replace(config, store="tile")
+    return replace(config, store="rows", vector=vector)
+
+
+def lines(geometry: Geometry, config: Config, after: After, stored: int) -> bool:
+    """Whether rows can be turned: two runs at most, neighbours of a pair in one thread."""
+    words = config.positions * geometry.joined * stored // 4
+    paired = stored == 4 or config.axis == 0 or geometry.joined == 2
+    short = config.positions <= geometry.extent[2] and 64 <= words <= 256
+    return after.strides[4] == 1 and paired and short
+
+
+def vector_of(geometry: Geometry, after: After, stored: int) -> int:
+    """Neighbours of a row that may be stored at once: all of them aligned, all valid or none."""
+    if after.strides[4] != 1:
+        return 1
+    if after.linear:
+        numbers = [geometry.sample * geometry.joined, *after.strides[:2]]
+    else:
+        line = geometry.joined * geometry.extent[2]
+        numbers = [line, geometry.results[2], *after.strides[:4]]
+    return gcd(16 // stored, *numbers)
+
+
+def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Config | None:
+    """The layout to take; none if none fits. Measured on an H200 where it names rings."""
+    found = configs(geometry, itemsize, after, stored, aligned=False)
+    wanted = (2, 2, 8)
+    if geometry.joined == 2:
+        wanted = (1, 3, 4) if itemsize == 2 else (2, 3, 6)
+    consumers, x_stages, w_stages = wanted
+    for each in found:
+        if (each.x_stages, each.w_stages, each.hold) == (x_stages, w_stages, False):
+            return replace(each, consumers=consumers)
+    return found[0] if found else None

@@ -1,0 +1,174 @@
+"""The Hopper loop as machine code, made without a GPU: what must be in it, what must not."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+triton = pytest.importorskip("triton", reason="no Triton here")
+pytest.importorskip("triton.experimental.gluon", reason="no Gluon in this Triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
+from triton.experimental.gluon.language import NVMMASharedLayout  # noqa: E402
+
+from transfuse.backends.triton.hopper import (  # noqa: E402
+    SHARED,
+    Config,
+    Geometry,
+    configs,
+    scratch,
+    verdict,
+)
+from transfuse.backends.triton.lattice import Lattice  # noqa: E402
+from transfuse.backends.triton.lower import Table  # noqa: E402
+from transfuse.backends.triton.tile import After  # noqa: E402
+from transfuse.geometry import Axis  # noqa: E402
+
+TARGET = GPUTarget("cuda", 90, 32)
+SOFTMAX = ("add", "softmax", "add", "scale_number", "sigmoid")
+
+
+class Stub:
+    """A driver that knows its target and nothing else."""
+
+    def get_current_target(self) -> GPUTarget:
+        return TARGET
+
+    def get_current_device(self) -> int:
+        return 0
+
+
+@pytest.fixture(autouse=True)
+def without_gpu() -> Iterator[None]:
+    driver = triton.runtime.driver
+    before = driver._active
+    driver.set_active(Stub())
+    yield
+    driver._active = before
+
+
+@dataclass(frozen=True)
+class Trial:
+    batch: int
+    inputs: int
+    outputs: int
+    axes: tuple[Axis, ...]
+    axis: int = 0
+    ops: tuple[str, ...] = ()
+    cross: bool = True
+    late: str = ""
+
+
+PLAIN = Trial(8, 64, 64, (Axis(512, 3), Axis(512, 7)), cross=False)
+SOFT = Trial(128, 64, 128, (Axis(64, 4, 2, 1, 1, 1),) * 2, axis=1, ops=SOFTMAX)
+TRIALS = {
+    "plain tf32": ("fp32", PLAIN),
+    "plain fp16": ("fp16", PLAIN),
+    "softmax tf32": ("fp32", SOFT),
+    "softmax fp16": ("fp16", SOFT),
+    "softmax bf16": ("bf16", SOFT),
+    "3-D with a statistic": (
+        "fp32",
+        Trial(4, 32, 64, (Axis(8, 3, 2, 1, 1, 1),) * 3, cross=False, late="exponentials"),
+    ),
+    "ragged channels": ("fp16", Trial(3, 48, 40, (Axis(19, 3, 2, 1, 3, 1), Axis(23, 3, 1)))),
+    "weights held": ("fp16", Trial(128, 64, 128, (Axis(64, 4, 2, 1),) * 2, axis=1, ops=SOFTMAX)),
+    "summed": ("bf16", Trial(2, 33, 100, (Axis(50, 4, 2),), axis=1, ops=("sum",))),
+}
+
+
+def geometry_of(trial: Trial, itemsize: int) -> Geometry:
+    results = tuple(each.size for each in trial.axes)
+    lattice = Lattice.of(trial.axes, ((1, 1, 0),) * len(trial.axes), results, False)
+    assert verdict(lattice, trial.outputs, itemsize, 1, False) == ""
+    kept = -(-trial.inputs * itemsize // 16) * 16 // itemsize
+    return Geometry.of(lattice, trial.batch, trial.outputs, kept, trial.cross)
+
+
+def after_of(trial: Trial, geometry: Geometry) -> After:
+    d, h, w = geometry.results
+    channels = 1 if "sum" in trial.ops else trial.outputs
+    ones = (1,) * len(trial.ops)
+    at = tuple(1 if i == 2 else 0 for i in range(len(trial.ops)))
+    return After(
+        before=Table((), (), (), ()),
+        after=Table(trial.ops, at, ones, ones),
+        sign=0,
+        early="",
+        late=trial.late,
+        counted=trial.outputs,
+        summed=channels == 1,
+        stored=True,
+        linear=not trial.cross and geometry.classes == (1, 1, 1),
+        wide=False,
+        strides=(channels * d * h * w, d * h * w, h * w, w, 1),
+        part=0,
+    )
+
+
+def build(kind: str, geometry: Geometry, config: Config, after: After) -> Any:
+    from transfuse.backends.triton.kernels.hopper import convolve_hopper
+
+    layout = NVMMASharedLayout(config.swizzle, config.itemsize * 8, 2)
+    x, halo, w = (
+        f"tensordesc<{kind}[{rows}, {config.depth}],{layout!r}>"
+        for rows in (config.box, config.halo or config.box, config.channels)
+    )
+    signature = {
+        "x": x, "halo": halo, "w": w, "out": f"*{kind}", "flag": "*i64", "epoch": "i64",
+        "batch": "i32", "tiles": "i32", "tensors": ("*fp32",) * 2, "numbers": ("fp32",) * 3,
+        "partials": "*fp32", "plane": "i32", "counted": "i32", "G": "constexpr", "C": "constexpr",
+        "A": "constexpr",
+    }  # fmt: skip
+    names = convolve_hopper.arg_names
+    static = {(names.index(n),): v for n, v in (("G", geometry), ("C", config), ("A", after))}
+    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in ("out", "flag", "partials")}
+    source = GluonASTSource(convolve_hopper, signature, static, aligned)
+    options = {"num_warps": 4, "maxnreg": None if config.consumers == 2 else 128}
+    return triton.compile(source, target=TARGET, options=options)
+
+
+def spilled(ptx: str, folder: Path) -> int:
+    """Bytes that the assembler moves out of registers."""
+    ptxas = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    file = folder / "kernel.ptx"
+    file.write_text(ptx)
+    command = [ptxas, "-v", "--gpu-name=sm_90a", file, "-o", folder / "kernel.cubin"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", told))
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_machine_code(name: str, tmp_path: Path) -> None:
+    kind, trial = TRIALS[name]
+    itemsize = 4 if kind == "fp32" else 2
+    geometry = geometry_of(trial, itemsize)
+    after = after_of(trial, geometry)
+    config = configs(geometry, itemsize, after, itemsize)[0]
+    assert config.axis == trial.axis
+    kernel = build(kind, geometry, config, after)
+    ptx, ttgir = kernel.asm["ptx"], kernel.asm["ttgir"]
+    steps = config.depth * itemsize // 32
+    rows = config.channels if config.axis == 0 else config.positions
+    assert ptx.count("wgmma.mma_async") == 2 * len(geometry.taps) * steps * (rows // 64)
+    assert "cp.async.bulk.tensor.2d.shared" in ptx
+    # Operands go from shared memory to the tensor cores, never through registers.
+    assert "ttg.local_load" not in ttgir
+    assert kernel.metadata.shared <= config.shared + scratch(config, itemsize) <= SHARED
+    assert spilled(ptx, tmp_path) <= 64
+
+
+def test_lines_are_stored_in_words(tmp_path: Path) -> None:
+    """Rows of 129 half floats: turned in registers, then stored 4 bytes at a time."""
+    geometry = geometry_of(SOFT, 2)
+    after = after_of(SOFT, geometry)
+    config = configs(geometry, 2, after, 2)[0]
+    assert config.store == "lines"
+    ptx = build("fp16", geometry, config, after).asm["ptx"]
+    assert "shfl.sync.idx.b32" in ptx
+    assert "st.global.b32" in ptx
