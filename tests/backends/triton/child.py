@@ -55,7 +55,7 @@ def changed(machine: str, tiles: tuple[Any, ...] | None) -> Iterator[None]:
     rates, heuristic = plan.MACHINES["cuda"], config.heuristic
     plan.MACHINES["cuda"] = replace(rates, **MACHINES.get(machine, {}))
     if tiles is not None:
-        config.heuristic = lambda shape, capability: tile(shape, *tiles)  # type: ignore[assignment]
+        config.heuristic = lambda shape, *_: tile(shape, *tiles)  # type: ignore[assignment]
     forget()
     yield
     plan.MACHINES["cuda"], config.heuristic = rates, heuristic
@@ -157,10 +157,12 @@ def compile_(
 ) -> list[dict[str, Any]]:
     """What each launch of a chain was compiled to; tensors are on torch's ``meta`` device."""
     from transfuse.backends.triton import engine
+    from transfuse.backends.triton.config import MULTIPROCESSORS
+    from transfuse.backends.triton.recipe import Gpu
 
     chain, problem = Chain(*stages), replace(problem, device=f"cuda:sm{capability}")
     target(capability)
-    engine._capability = lambda device: capability  # type: ignore[assignment]
+    engine._gpu = lambda device: Gpu(capability, MULTIPROCESSORS[capability])  # type: ignore[assignment]
 
     def meta(*dims: int) -> Tensor:
         return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
@@ -248,6 +250,25 @@ def target(capability: int) -> None:
     triton.runtime.driver.set_active(Driver())
 
 
+def hasten() -> None:
+    """Triton's interpreter changes its language for each function called; once a launch will do."""
+    from triton.runtime import interpreter
+
+    patch, launch, patched = interpreter._patch_lang, interpreter.GridExecutor.__call__, {}
+
+    def once(function: Any) -> Any:
+        key = id(function.__globals__)
+        if key not in patched:
+            patched[key] = patch(function)
+        return patched[key]
+
+    def launched(self: Any, *args: Any, **options: Any) -> Any:
+        patched.clear()
+        return launch(self, *args, **options)
+
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = once, launched
+
+
 def serve(work: Callable[..., Any]) -> None:
     """Until no job comes any more; what a job prints goes to stderr."""
     answers = os.dup(1)
@@ -268,4 +289,6 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore", "Conversion of an array with ndim > 0 to a scalar")
     np.seterr(all="ignore")  # what a GPU does
     torch.set_num_threads(1)
+    if sys.argv[1] == "interpret":
+        hasten()
     serve({"interpret": interpret, "compile": compile_}[sys.argv[1]])

