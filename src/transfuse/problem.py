@@ -8,6 +8,7 @@ It prints as one line and parses back, so any failure is reproduced by pasting i
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -114,6 +115,14 @@ class Problem:
 
     def __post_init__(self) -> None:
         _validate(self)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        values = (self.spatial, self.kernel, self.stride, self.padding, self.dilation)
+        return hash((self.batch, self.in_channels, self.out_channels, self.dtype, *values))
 
     def __str__(self) -> str:
         tokens = [f"n{self.batch}", f"ci{self.in_channels}", f"co{self.out_channels}"]

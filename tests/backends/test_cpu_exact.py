@@ -37,6 +37,18 @@ LINES = [
     "n1 ci129 co33 i7 k7 s1 p3 fp64",
     "n1 ci67 co16 i3x3x3 k3 s1 p1",
     "n1 ci1030 co3 i3x5 k1",
+    # rows in pairs: every number of taps, odd rows, borders, phases, groups, planes, several tiles
+    *(f"n1 ci32 co17 i7x5 k{k}x2" for k in range(2, 9)),
+    *(f"n1 ci33 co16 i{n}x3 k3 p1" for n in range(4, 9)),
+    *(f"n1 ci32 co16 i5x4 k{k} s2 p1 op1" for k in (3, 4, 5, 6)),
+    "n1 ci40 co20 i6x4 k7x3 s3x2 p2x0 op2x1",
+    "n1 ci32 co16 i8x6 k5 p4",
+    "n1 ci32 co16 i9x3 k5x3 s2x1 d2x1 p3x1 op1x0",
+    "n1 ci32 co16 i4x4 k3 d2",
+    "n2 ci64 co40 i6x7 k4 s2 p1 g2",
+    "n2 ci32 co33 i3x5x6 k3x5x3 s2 p1x2x1",
+    "n1 ci32 co65 i40x50 k3x7",
+    "n1 ci70 co33 i31x20 k4 s2 p1 op1",
     # several tiles, cut along each axis
     "n1 ci2 co33 i3001 k3 s2 p1 op1",
     "n2 ci3 co17 i33x47 k3x4 s2 p1",
@@ -179,6 +191,18 @@ def test_nan_and_inf_reach_what_they_touch(isa: str, problem: Problem) -> None:
     for test in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(test(y), test(exact)), test.__name__
     assert torch.equal(y[exact.isfinite()], exact[exact.isfinite()])
+
+
+@pytest.mark.parametrize("tensor", ["input", "weights"])
+def test_large_values_do_not_overflow_on_the_way(isa: str, tensor: str) -> None:
+    """Rows in pairs add inputs, and weights, that a definition never adds."""
+    problem = Problem.parse("n1 ci32 co16 i8x5 k3 p1")
+    x, w, b = integers(problem, bound=1)
+    large, small = (x, w) if tensor == "input" else (w, x)
+    large *= 2.0**127
+    small *= 2.0**-20
+    exact = scatter(problem, x.double(), w.double(), b.double())
+    assert torch.equal(computed(problem, x, w, b).double(), exact)
 
 
 def test_most_of_the_special_results_are_finite() -> None:

@@ -19,14 +19,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import transfuse
+from transfuse import fills
 from transfuse.accuracy import Oracle
 from transfuse.backends import cpu
 from transfuse.backends.cpu import weights
 from transfuse.backends.eager import Eager
 from transfuse.bench.clock import HostClock
+from transfuse.chain import Chain
 from transfuse.check import check
 from transfuse.elements import ELEMENTS
 from transfuse.operators import OPERATORS
+from transfuse.problem import Problem
+from transfuse.reference import reference
+from transfuse.stages import conv_transpose
 
 SLUGS = list(OPERATORS)
 # One case beside the declared ones: several tiles, several passes, a few milliseconds.
@@ -488,6 +493,23 @@ def test_float32_is_no_worse_than_torch(slug: str, case: str, given: Given) -> N
     )
     ulp = torch.finfo(torch.float32).eps * exact.abs().max().item()
     assert ours <= max(1.5 * theirs, (len(chain.stages) + 1) * ulp)
+
+
+@pytest.mark.parametrize("shape", ["ci64 co32 i24x20 k3", "ci32 co32 i21x20 k5 p2"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_rows_in_pairs_are_no_worse_than_torch(shape: str, stride: int) -> None:
+    """The same measure, where the core takes sums of rows and of weights."""
+    problem = Problem.parse(f"n1 {shape} s{stride}")
+    chain = Chain(conv_transpose(2))
+    for seed in range(4):
+        x, weight, _ = fills.real(chain, problem, seed)
+        exact = reference(chain, problem, x, weight, {})
+        ours, theirs = (
+            (each.run(chain, problem, x, weight, {}).double() - exact).abs().max().item()
+            for each in (cpu.Cpu(), Eager())
+        )
+        ulp = torch.finfo(torch.float32).eps * exact.abs().max().item()
+        assert ours <= max(1.5 * theirs, 2 * ulp)
 
 
 # ---- gradients -------------------------------------------------------------------------------

@@ -560,13 +560,18 @@ def test_refusal(before: list[Stage], then: list[Stage], reason: str) -> None:
     assert_refused(chain, problem, verdict.reason)
 
 
-def test_a_plain_convolution_at_stride_1_is_left_to_torch() -> None:
+def test_a_plain_convolution_of_few_positions_is_left_to_torch() -> None:
     """It serves when asked for by name; the automatic choice passes it over."""
-    problem, strided = Problem.parse(LINE), Problem.parse(f"{LINE} s2")
-    assert "stride 1" in BACKEND.verdict(chain_of(problem), problem).yields
-    assert choose(chain_of(problem), problem).name == "eager"
-    assert choose(chain_of(problem), problem, "cpu").name == "cpu"
-    for chain, line in ((chain_of(problem, tanh()), problem), (chain_of(strided), strided)):
+    few = Problem.parse("n64 ci100 co32 i1x1 k4")
+    assert "so few positions" in BACKEND.verdict(chain_of(few), few).yields
+    assert choose(chain_of(few), few).name == "eager"
+    assert choose(chain_of(few), few, "cpu").name == "cpu"
+    strided, many = Problem.parse("n64 ci100 co32 i1x1 k4 s2"), Problem.parse("n1 ci3 co5 i4x8 k3")
+    for chain, line in (
+        (chain_of(few, tanh()), few),
+        (chain_of(strided), strided),
+        (chain_of(many), many),
+    ):
         assert choose(chain, line).name == "cpu"
 
 

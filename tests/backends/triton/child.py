@@ -46,7 +46,7 @@ def forget() -> None:
 
     backend._fused.cache_clear()
     backend._verdict.cache_clear()
-    engine._recipes.clear()
+    engine._ready.clear()
 
 
 @contextmanager
@@ -79,22 +79,32 @@ def tile(
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Scratch memory is NaN before it is written, and lies between guards."""
-    empty, memories = torch.empty, []
+    """Scratch memory is NaN before it is written, with gaps that nothing may write to."""
+    from transfuse.backends.triton import engine
+    from transfuse.backends.triton.recipe import Recipe
 
-    def poisoned(size: Any, *, dtype: torch.dtype, device: Any) -> Tensor:
-        memory = torch.full((size + 2 * GUARD,), SENTINEL, dtype=dtype, device=device)
-        memories.append(memory)
-        return memory[GUARD : GUARD + size].fill_(torch.nan)
+    empty, place, memories = torch.empty, Recipe._scratch, []
 
-    torch.empty = poisoned
+    def apart(self: Recipe, *size: Any) -> int:
+        number = place(self, *size)
+        self.bytes += GUARD
+        return number
+
+    def poisoned(*size: Any, **options: Any) -> Tensor:
+        memory = empty(*size, **options)
+        if memory.dtype == torch.uint8:
+            memories.append(memory.fill_(255))
+        return memory
+
+    torch.empty, Recipe._scratch = poisoned, apart  # type: ignore[method-assign]
     try:
         yield
     finally:
-        torch.empty = empty
-    for memory in memories:
-        for guard in (memory[:GUARD], memory[-GUARD:]):
-            assert (guard == SENTINEL).all(), "written beyond scratch memory"
+        torch.empty, Recipe._scratch = empty, place  # type: ignore[method-assign]
+    for memory, ready in zip(memories, engine._ready.values(), strict=False):
+        for at, size, dtype in ready.recipe.scratch:
+            memory[at : at + size * dtype.itemsize] = 255
+        assert (memory == 255).all(), "written beside scratch memory"
 
 
 def interpret(
@@ -132,8 +142,8 @@ def interpret(
             assert given is out
             assert (memory[untouched] == SENTINEL).all(), "written beside the output"
             results.append(out)
-        for recipe in engine._recipes.values():
-            launched = [described(launch) for launch in recipe.launches]
+        for ready in engine._ready.values():
+            launched = [described(launch) for launch in ready.recipe.launches]
     return {"results": results, "launches": launched}
 
 
@@ -175,8 +185,8 @@ def compile_(
         out = meta(*chain.shapes(problem)[-1].dims)
         x, weight = meta(*problem.input.dims), meta(*problem.weight)
         Triton().run(chain, problem, x, weight, operands, out)
-        (recipe,) = engine._recipes.values()
-        launches = [described(launch) for launch in recipe.launches]
+        (ready,) = engine._ready.values()
+        launches = [described(launch) for launch in ready.recipe.launches]
     assert len(launches) == len(compiled)
     for launch, kernel in zip(launches, compiled, strict=True):
         launch |= facts(kernel, capability, verbose)

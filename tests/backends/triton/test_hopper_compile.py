@@ -3,7 +3,7 @@
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from transfuse.backends.triton.hopper import (  # noqa: E402
     SHARED,
     Config,
     Geometry,
+    choose,
     configs,
     scratch,
     verdict,
@@ -122,8 +123,8 @@ def build(kind: str, geometry: Geometry, config: Config, after: After) -> Any:
     signature = {
         "x": x, "halo": halo, "w": w, "out": f"*{kind}", "flag": "*i64", "epoch": "i64",
         "batch": "i32", "tiles": "i32", "tensors": ("*fp32",) * 2, "numbers": ("fp32",) * 3,
-        "partials": "*fp32", "plane": "i32", "counted": "i32", "G": "constexpr", "C": "constexpr",
-        "A": "constexpr",
+        "partials": "*fp32", "plane": "i32", "counted": "i32",
+        "G": "constexpr", "C": "constexpr", "A": "constexpr",
     }  # fmt: skip
     names = convolve_hopper.arg_names
     static = {(names.index(n),): v for n, v in (("G", geometry), ("C", config), ("A", after))}
@@ -149,26 +150,58 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     itemsize = 4 if kind == "fp32" else 2
     geometry = geometry_of(trial, itemsize)
     after = after_of(trial, geometry)
-    config = configs(geometry, itemsize, after, itemsize)[0]
+    config = choose(geometry, itemsize, after, itemsize)
+    assert config is not None
     assert config.axis == trial.axis
     kernel = build(kind, geometry, config, after)
     ptx, ttgir = kernel.asm["ptx"], kernel.asm["ttgir"]
     steps = config.depth * itemsize // 32
     rows = config.channels if config.axis == 0 else config.positions
-    assert ptx.count("wgmma.mma_async") == 2 * len(geometry.taps) * steps * (rows // 64)
+    assert ptx.count("wgmma.mma_async") == config.consumers * len(geometry.taps) * steps * (
+        rows // 64
+    )
     assert "cp.async.bulk.tensor.2d.shared" in ptx
     # Operands go from shared memory to the tensor cores, never through registers.
     assert "ttg.local_load" not in ttgir
-    assert kernel.metadata.shared <= config.shared + scratch(config, itemsize) <= SHARED
+    room = scratch(config, itemsize) * config.consumers // 2
+    assert kernel.metadata.shared <= config.shared + room <= SHARED
     assert spilled(ptx, tmp_path) <= 64
 
 
-def test_lines_are_stored_in_words(tmp_path: Path) -> None:
-    """Rows of 129 half floats: turned in registers, then stored 4 bytes at a time."""
-    geometry = geometry_of(SOFT, 2)
+def test_rows_are_stored_from_few_addresses() -> None:
+    """A row of 129: no vectors, but channels lie at known distances from one address."""
+    geometry = geometry_of(SOFT, 4)
     after = after_of(SOFT, geometry)
-    config = configs(geometry, 2, after, 2)[0]
-    assert config.store == "lines"
-    ptx = build("fp16", geometry, config, after).asm["ptx"]
-    assert "shfl.sync.idx.b32" in ptx
-    assert "st.global.b32" in ptx
+    ptx = build("fp32", geometry, configs(geometry, 4, after, 4)[0], after).asm["ptx"]
+    assert re.search(rf"add.s64\s+%rd\d+, %rd\d+, {4 * 4 * 129 * 129};", ptx)
+
+
+def test_window(tmp_path: Path) -> None:
+    """Two members of a window at once: three accumulators, none of them spilled."""
+    from transfuse.backends.triton.hopper_window import choose as choose_window
+    from transfuse.backends.triton.kernels.hopper_window import convolve_window
+
+    lattice = Lattice.of((Axis(32, 5, 2, 2),) * 3, ((6, 6, 0),) * 3, (10, 10, 10), False)
+    chosen = choose_window(lattice, 16, 64, 32, 32, 4, "max", 132)
+    assert chosen is not None
+    geometry, rings = chosen
+    after = replace(after_of(SOFT, geometry_of(SOFT, 4)), after=Table((), (), (), ()))
+    layouts = [NVMMASharedLayout(rings.swizzle, 32, rank) for rank in (5, 2)]
+    box = ", ".join(map(str, (*geometry.box, rings.depth)))
+    signature = {
+        "x": f"tensordesc<fp32[{box}],{layouts[0]!r}>",
+        "w": f"tensordesc<fp32[{geometry.padded}, {rings.depth}],{layouts[1]!r}>",
+        "out": "*fp32", "flag": "*i64", "epoch": "i64", "batch": "i32", "programs": "i32",
+        "tensors": ("*fp32",), "numbers": ("fp32",),
+        "G": "constexpr", "C": "constexpr", "A": "constexpr",
+    }  # fmt: skip
+    names = convolve_window.arg_names
+    static = {(names.index(n),): v for n, v in (("G", geometry), ("C", rings), ("A", after))}
+    source = GluonASTSource(convolve_window, signature, static, {})
+    kernel = triton.compile(source, target=TARGET, options={"num_warps": 4})
+    ptx = kernel.asm["ptx"]
+    assert ptx.count("wgmma.mma_async") == 2 * 5 * 4
+    assert "cp.async.bulk.tensor.5d.shared" in ptx
+    assert "ttg.local_load" not in kernel.asm["ttgir"]
+    assert kernel.metadata.shared <= SHARED
+    assert spilled(ptx, tmp_path) == 0

@@ -107,10 +107,9 @@ def case(line: str, i: int, *then: Stage, before: tuple[Stage, ...] = ()) -> Any
 
 
 def alone() -> Iterator[Any]:
-    """Every stage on two problems; types, tiles and problems take turns."""
+    """Types, tiles and problems take turns."""
     for i, then in enumerate(ALONE):
         yield case(PROBLEMS[i % len(PROBLEMS)], i, *then)
-        yield case(PROBLEMS[(2 * i + 1) % len(PROBLEMS)], 3 * i + 1, *then)
     for i, before in enumerate(BEFORE):
         line = PROBLEMS[i % len(PROBLEMS)].replace("i3x4", "i5x6").replace("i2x3x3", "i4x3x4")
         yield case(line, i, add("a"), before=before)

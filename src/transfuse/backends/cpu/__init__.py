@@ -7,7 +7,7 @@ Weights are packed once and kept while their tensor lives and does not change. T
 import ctypes
 from collections.abc import Mapping
 from functools import lru_cache
-from math import isfinite
+from math import isfinite, prod
 
 import torch
 from torch import Tensor
@@ -77,8 +77,9 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
         return Verdict("the compiled core is not installed")
     plans = (_fused(chain, problem, finite) for finite in (True, False))
     reason = next(filter(None, map(lower.refusal, plans)), "")
-    bare = len(chain.stages) == 1 and set(problem.stride) == {1}
-    return Verdict(reason, "oneDNN is as fast at stride 1 with nothing to fuse" if bare else "")
+    # A tile holds positions of one sample: with so few, torch's product over all of them is faster.
+    small = len(chain.stages) == 1 and set(problem.stride) == {1} and prod(problem.spatial) < 32
+    return Verdict(reason, "torch is as fast at stride 1 on so few positions" if small else "")
 
 
 class _Ready:

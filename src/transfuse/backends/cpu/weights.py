@@ -45,7 +45,9 @@ def packed(core: ctypes.CDLL, program: library.Program, weight: Tensor) -> Packe
     Whether they did is seen by comparing them: fused optimizers, ``.data``, NumPy and views of the
     storage all write to weights without raising a tensor's version.
     """
-    options = (program.groups, program.weight_scale, core.transfuse_isa())
+    # How the core lays them out depends on strides and sizes, too: its size tells.
+    layout = (*program.stride, *program.dilation, core.transfuse_packed_bytes(program))
+    options = (program.groups, program.weight_scale, core.transfuse_isa(), *layout)
     key = (id(weight), tuple(weight.shape), weight.stride(), weight.dtype, *options)
     bits = weight.detach().view(BITS[weight.element_size()])
     with _lock:

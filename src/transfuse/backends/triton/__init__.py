@@ -6,6 +6,7 @@ Triton is imported when a tensor on a GPU is first seen, not before.
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
+from math import prod
 
 import torch
 from torch import Tensor
@@ -45,14 +46,10 @@ class Triton:
     ) -> Tensor:
         from transfuse.backends.triton import engine
 
-        plan = _fused(chain, problem)
-        if out is None:
-            out = _empty(plan, x)
-        if out.numel():
-            flat = {name: tensor.reshape(-1) for name, tensor in operands.items()}
-            program = lower.program(chain, plan)
-            engine.run(program, plan.chain.core(problem), x, weight, flat, out)
-        return out
+        if out is not None and out.is_neg():
+            return out.copy_(self.run(chain, problem, x, weight, operands))
+        x, weight = x.resolve_neg(), weight.resolve_neg()
+        return engine.run(chain, _fused(chain, problem), x, weight, operands, out)
 
 
 @lru_cache(maxsize=4096)
@@ -72,13 +69,14 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
         lower.program(chain, _fused(chain, problem))
     except lower.Refused as reason:
         return Verdict(str(reason))
-    return Verdict()
+    return Verdict(yields=_yields(chain, problem))
 
 
-def _empty(plan: Plan, x: Tensor) -> Tensor:
-    """The result's tensor, in the layout of the input."""
-    shape = plan.chain.shapes(plan.problem)[-1].dims
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if plan.problem.layout == "channels_last" and last is not None:
-        return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last)
-    return torch.empty(shape, dtype=x.dtype, device=x.device)
+def _yields(chain: Chain, problem: Problem) -> str:
+    """Why cuDNN is to be preferred, where it is: measured on 115 layers of published models."""
+    overlap = any(k > s for k, s in zip(problem.kernel, problem.stride, strict=True))
+    heavy = prod(problem.weight) >= 2**20
+    bare = len(chain.stages) == 1 and problem.layout == "channels_last"
+    if bare and overlap and heavy and problem.dtype in ("fp16", "bf16"):
+        return "cuDNN reads as many weights in place, where this backend copies them"
+    return ""

@@ -37,6 +37,11 @@ class Config:
     def positions(self) -> int:
         return prod(self.box)
 
+    @property
+    def lone(self) -> bool:
+        """Whether a tile is one position of many samples: taps outside the input are left out."""
+        return self.form == "batch" and self.positions == self.box[3]
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -51,6 +56,7 @@ class Shape:
     all_channels: bool
     per_sample: bool
     windowed: bool
+    thrice: bool  # float32 as three products, its parts made in registers
 
     @property
     def depthwise(self) -> bool:
@@ -73,6 +79,7 @@ def describe(
         each.channel_stage,
         any(not statistics[at].over_batch for at in used),
         each.window is not None,
+        problem.arithmetic == "fp32",
     )
 
 
@@ -119,9 +126,11 @@ def heuristic(shape: Shape, capability: int, form: str | None = None) -> Config:
 def candidates(shape: Shape, capability: int) -> Iterator[Config]:
     """Every form and box of the usual size."""
     channels = _channels(shape)
-    depth = _depth(shape)
+    depth = depth_of(shape)
     warps = 4 if channels <= 64 else 8
     room = 4096 * warps // channels // (2 if shape.windowed and warps == 8 else 1)
+    if shape.thrice and warps == 4:
+        room //= 2
     for form in ("rows",) if shape.depthwise else ("box", "rows", "batch"):
         if form == "batch" and shape.per_sample:
             continue
@@ -170,7 +179,7 @@ def _cost(shape: Shape, config: Config, capability: int = 90) -> float:
     cost *= 1 + 64 / config.channels + 64 / config.positions + 0.01 * (config.split - 1)
     if config.form == "batch":
         cost *= 1.1 if shape.windowed else 2.0  # results of one sample lie far apart
-        if config.positions == config.box[3]:
+        if config.lone:
             for each in shape.lattice.lines:
                 cost *= each.found / max(1, each.reads)
     elif config.form == "rows":
@@ -191,7 +200,7 @@ def _channels(shape: Shape) -> int:
     return max(16, min(most, power(outputs)))
 
 
-def _depth(shape: Shape) -> int:
+def depth_of(shape: Shape) -> int:
     """Channels summed over at a time: a full line of shared memory, if that pads little."""
     depth = 128 // shape.item
     while depth > 16 and -(-shape.channels // depth) * depth > 1.25 * shape.channels:
@@ -210,4 +219,6 @@ def _stages(
     """As many as fit beside the other programs of a multiprocessor."""
     room = SHARED.get(capability, 99_000) // _residents(shape, warps)
     one = (channels + positions) * depth * shape.item
-    return max(2, min(6, (room - 2048) // one))
+    # A short sum does not fill a long pipeline.
+    steps = -(-shape.channels // depth) * shape.lattice.slots // shape.lattice.classes
+    return max(2, min(6, steps, (room - 1024) // one))

@@ -60,6 +60,11 @@ class InputCopy:
         return self.kernel[2] if simple and whole and self.kernel[2] in (2, 4) else 1
 
     @property
+    def members(self) -> int:
+        """Loads for one window."""
+        return prod(self.kernel) // self.run
+
+    @property
     def samples(self) -> int:
         """Samples of one program: side by side in the copy, if they are innermost there."""
         return 4 if self.batch_last else 1

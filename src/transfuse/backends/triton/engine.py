@@ -1,64 +1,90 @@
 """Calls: the recipe for tensors that lie as these do, run on the caller's stream and device."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from transfuse.backends.triton import config as tiling
+from transfuse.backends.triton import lower
 from transfuse.backends.triton.copies import Five
-from transfuse.backends.triton.lower import Program
 from transfuse.backends.triton.recipe import Gpu, Recipe, five, three
-from transfuse.problem import Problem
+from transfuse.chain import Chain
+from transfuse.plan import Plan
 
-_recipes: dict[object, Recipe] = {}
 MOST = 4096
 """Recipes kept; with one more, all are made again when they are next needed."""
 
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A recipe, and the tensor it fills."""
+
+    recipe: Recipe
+    shape: tuple[int, ...]
+    format: torch.memory_format
+
+
+_ready: dict[object, Ready] = {}
+
 
 def run(
-    program: Program,
-    core: Problem,
+    chain: Chain,
+    plan: Plan,
     x: Tensor,
     weight: Tensor,
     operands: Mapping[str, Tensor],
-    out: Tensor,
-) -> None:
-    """Compute ``out``; ``core`` is the convolution's own problem."""
-    tensors = [x, weight, out, _flag(x.device), *operands.values()]
+    out: Tensor | None,
+) -> Tensor:
+    """The result of a chain, in ``out`` if that is given."""
+    strides = None if out is None else out.stride()
+    operands = {name: _flat(tensor) for name, tensor in operands.items()}
+    given = (x, weight, *operands.values()) if out is None else (x, weight, out, *operands.values())
     # Compiled kernels know which addresses are multiples of 16.
-    aligned = tuple([tensor.data_ptr() % 16 == 0 for tensor in tensors])
-    key = (program, core, x.shape, x.stride(), weight.stride(), out.stride(), x.device, aligned)
-    recipe = _recipes.get(key)
-    if recipe is None:
-        if len(_recipes) >= MOST:
-            _recipes.clear()
-        recipe = _recipes[key] = _recipe(program, core, x, weight, operands, out)
+    aligned = tuple([tensor.data_ptr() % 16 == 0 for tensor in given])
+    key = (chain, plan.problem, x.stride(), weight.stride(), strides, x.device, aligned)
+    ready = _ready.get(key)
+    if ready is None:
+        if len(_ready) >= MOST:
+            _ready.clear()
+        ready = _ready[key] = _prepare(chain, plan, x, weight, operands, out)
+    if out is None:
+        out = torch.empty(ready.shape, dtype=x.dtype, device=x.device, memory_format=ready.format)
+    if not out.numel():
+        return out
+    tensors = [x, weight, out, _flag(x.device), *operands.values()]
     if x.device.type == "cuda" and torch.cuda.current_device() != x.device.index:
         with torch.cuda.device(x.device):
-            recipe(tensors)
+            ready.recipe(tensors)
     else:
-        recipe(tensors)
+        ready.recipe(tensors)
+    return out
 
 
-def _recipe(
-    program: Program,
-    core: Problem,
+def _prepare(
+    chain: Chain,
+    plan: Plan,
     x: Tensor,
     weight: Tensor,
     operands: Mapping[str, Tensor],
-    out: Tensor,
-) -> Recipe:
+    out: Tensor | None,
+) -> Ready:
+    problem, shape = plan.problem, plan.chain.shapes(plan.problem)[-1].dims
+    last = CHANNELS_LAST.get(x.dim()) if problem.layout == "channels_last" else None
+    like = torch.empty(shape, device="meta", memory_format=last or torch.contiguous_format)
     strides: tuple[Five, Five, Five] = (
         five(x.stride()),
         five(weight.stride()),
-        five(out.stride()),
+        five((like if out is None else out).stride()),
     )
     gpu = _gpu(x.device)
-    return Recipe(
-        program,
-        core,
+    recipe = Recipe(
+        lower.program(chain, plan),
+        plan.chain.core(problem),
         three(x.shape[2:], 1),
         strides,
         list(operands),
@@ -66,6 +92,14 @@ def _recipe(
         gpu,
         lambda shape: tiling.heuristic(shape, gpu.capability),
     )
+    return Ready(recipe, shape, last or torch.contiguous_format)
+
+
+def _flat(operand: Tensor) -> Tensor:
+    """One value per channel, side by side."""
+    if operand.dim() == 1 and (operand.stride(0) == 1 or len(operand) == 1):
+        return operand
+    return operand.reshape(-1).contiguous()
 
 
 @lru_cache(maxsize=64)

@@ -147,6 +147,13 @@ class Geometry:
         return taps.pop() * -(-self.kept // depth) * len(self.taps) if len(taps) == 1 else 0
 
 
+def swizzled(row: int, itemsize: int, rank: int = 2) -> Any:
+    """How rows of that many bytes lie in shared memory: the tensor cores read them so."""
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
+    return NVMMASharedLayout(row, itemsize * 8, rank)
+
+
 @dataclass(frozen=True)
 class Config:
     """How a tile is laid out. ``axis`` is the one of channels."""
@@ -159,12 +166,13 @@ class Config:
     x_stages: int
     w_stages: int
     halo: int  # rows of the box that completes a strip; 0: none
-    store: str = "rows"  # "tile": as the tile lies; "rows": along a row; "lines": aligned too
+    store: str = "rows"  # "tile": as the tile lies; "rows": a warp along a row
     vector: int = 1  # elements of a row that one thread stores at once
     registers: int = 240
     stagger: int = 0  # taps the second consumer lies behind the first, at the start
     hold: bool = False  # the weights of one (depth, height) class stay in shared memory
     consumers: int = 2  # warpgroups that multiply; with one, two programs share a multiprocessor
+    delay: int = 0  # nanoseconds that programs start apart, so that not all store at once
 
     @property
     def tile(self) -> int:
@@ -197,9 +205,7 @@ class Config:
     @property
     def layout(self) -> Any:
         """How a strip lies in shared memory."""
-        from triton.experimental.gluon.language import NVMMASharedLayout
-
-        return NVMMASharedLayout(self.swizzle, self.itemsize * 8, 2)
+        return swizzled(self.swizzle, self.itemsize)
 
     def programs(self, geometry: Geometry, multiprocessors: int) -> int:
         """As many as run at once; a program that holds weights stays with its class."""
@@ -248,22 +254,21 @@ def halo_of(reach: int) -> int:
 
 def axis_of(after: After) -> int:
     """The axis of channels: last where they are summed up, so that a warp holds all of them."""
-    return 1 if {"softmax", "sum"} & set(after.after.ops) else 0
+    innermost = after.strides[1] == 1 and not after.late
+    return 1 if innermost or {"softmax", "sum"} & set(after.after.ops) else 0
 
 
-def configs(
-    geometry: Geometry, itemsize: int, after: After, stored: int, aligned: bool = True
-) -> tuple[Config, ...]:
+def configs(geometry: Geometry, itemsize: int, after: After, stored: int) -> tuple[Config, ...]:
     """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
 
-    ``itemsize`` of what is multiplied, ``stored`` of results; ``aligned``: those begin at a line.
+    ``itemsize`` of what is multiplied, ``stored`` of results.
     """
     found = []
     for base in bases(geometry, itemsize, axis_of(after)):
         held = geometry.held(base.depth)
         rings = [(x, held, True) for x in (4, 3) if held]
         rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 6, 4, 3)]
-        best = store_of(geometry, base, after, stored, aligned)
+        best = store_of(geometry, base, after, stored)
         for config in (best, replace(best, store="tile")):
             for x_stages, w_stages, hold in rings:
                 each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
@@ -284,7 +289,9 @@ def bases(geometry: Geometry, itemsize: int, axis: int) -> Iterator[Config]:
 
 
 def near(geometry: Geometry, config: Config, after: After) -> bool:
-    """Whether offsets from the first result of a tile's first sample fit 32 bits."""
+    """Whether rows, and offsets from the first result of a tile's first sample, fit 32 bits."""
+    if geometry.batch * geometry.sample + config.tile >= 2**31:
+        return False
     samples = config.tile // geometry.sample + 2
     sizes = (samples, geometry.channels, *geometry.results)
     return sum((n - 1) * abs(s) for n, s in zip(sizes, after.strides, strict=True)) < 2**31
@@ -295,34 +302,16 @@ def scratch(config: Config, stored: int) -> int:
     wide = stored == 4
     if config.store == "rows":
         if config.vector == 4:
-            return (66 if wide else 18) * 1024
+            return (65 if wide else 18) * 1024
         return 34 * 1024
-    if config.store == "lines":
-        return (34 if wide else 18) * 1024
     return 6 * 1024
 
 
-def store_of(
-    geometry: Geometry, config: Config, after: After, stored: int, aligned: bool
-) -> Config:
-    """The way to store that suits results. ``aligned``: the output begins at a line of memory."""
-    if after.summed or not after.stored:
+def store_of(geometry: Geometry, config: Config, after: After, stored: int) -> Config:
+    """The way to store that suits results."""
+    if after.summed or not after.stored or after.strides[1] == 1:
         return replace(config, store="tile")
-    vector = vector_of(geometry, after, stored)
-    if vector * stored < 8 and aligned and lines(geometry, config, after, stored):
-        return replace(config, store="lines")
-    if config.axis == 0 and stored == 4 and after.linear:
-        # Two neighbours of each of eight channels: whole sectors.
-        return replace(config, store="tile")
-    return replace(config, store="rows", vector=vector)
-
-
-def lines(geometry: Geometry, config: Config, after: After, stored: int) -> bool:
-    """Whether rows can be turned: two runs at most, neighbours of a pair in one thread."""
-    words = config.positions * geometry.joined * stored // 4
-    paired = stored == 4 or config.axis == 0 or geometry.joined == 2
-    short = config.positions <= geometry.extent[2] and 64 <= words <= 256
-    return after.strides[4] == 1 and paired and short
+    return replace(config, store="rows", vector=vector_of(geometry, after, stored))
 
 
 def vector_of(geometry: Geometry, after: After, stored: int) -> int:
@@ -339,12 +328,21 @@ def vector_of(geometry: Geometry, after: After, stored: int) -> int:
 
 def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Config | None:
     """The layout to take; none if none fits. Measured on an H200 where it names rings."""
-    found = configs(geometry, itemsize, after, stored, aligned=False)
+    found = configs(geometry, itemsize, after, stored)
     wanted = (2, 2, 8)
     if geometry.joined == 2:
         wanted = (1, 3, 4) if itemsize == 2 else (2, 3, 6)
     consumers, x_stages, w_stages = wanted
-    for each in found:
-        if (each.x_stages, each.w_stages, each.hold) == (x_stages, w_stages, False):
-            return replace(each, consumers=consumers)
-    return found[0] if found else None
+    # How results are stored matters more than how deep the rings are.
+    alike = [e for e in found if (e.positions, e.store) == (found[0].positions, found[0].store)]
+    plain = [each for each in alike if not each.hold]
+    for each in plain:
+        if (each.x_stages, each.w_stages) == (x_stages, w_stages):
+            alone = replace(each, consumers=1)
+            return alone if consumers == 1 and twice(alone, stored) else each
+    return plain[0] if plain else None
+
+
+def twice(config: Config, stored: int) -> bool:
+    """Whether two programs of one consumer fit a multiprocessor; each costs a kilobyte more."""
+    return 2 * (config.shared + scratch(config, stored) // 2 + 1024) <= SHARED + 1024

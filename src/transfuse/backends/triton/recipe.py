@@ -1,7 +1,7 @@
 """A program as launches made ready once: what is left for a call is memory and addresses."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 from typing import Any
@@ -9,18 +9,18 @@ from typing import Any
 import torch
 import triton.language as tl
 from torch import Tensor
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDescriptor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from transfuse.backends.triton import config as tiling
-from transfuse.backends.triton import hopper
+from transfuse.backends.triton import hopper, hopper_window
 from transfuse.backends.triton.copies import Five, InputCopy, WeightCopy
 from transfuse.backends.triton.kernels.convolve import convolve
 from transfuse.backends.triton.kernels.finish import finish
 from transfuse.backends.triton.kernels.hopper import convolve_hopper
+from transfuse.backends.triton.kernels.hopper_window import convolve_window
 from transfuse.backends.triton.kernels.prepare import prepare
 from transfuse.backends.triton.kernels.statistics import merge
 from transfuse.backends.triton.lattice import Lattice, Three
+from transfuse.backends.triton.launch import FLAG, All, At, Boxes, Epoch, Launch
 from transfuse.backends.triton.lower import (
     Arguments,
     Pass,
@@ -30,63 +30,16 @@ from transfuse.backends.triton.lower import (
     power,
     thirds,
 )
-from transfuse.backends.triton.tile import After, Tile, copied
+from transfuse.backends.triton.tile import After, Tile
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem, Shape
 from transfuse.stages.window import AvgPool, ExtremumPool, Window
 
 ACC = {"fp32": tl.float32, "fp16": tl.float32, "bf16": tl.float32, "fp64": tl.float64}
-X, WEIGHT, OUT, FLAG, OPERANDS = range(5)
+X, WEIGHT, OUT, _, OPERANDS = range(5)
 """Tensors of a call by number; operands follow in the order of their names, then the scratch."""
 
 _epochs = count(1)
-
-
-@dataclass(frozen=True)
-class At:
-    """The tensor of that number."""
-
-    number: int
-
-    def of(self, tensors: Sequence[Tensor]) -> Any:
-        return tensors[self.number]
-
-
-@dataclass(frozen=True)
-class All:
-    """The tensors of these numbers; one that is not looked at where there are none."""
-
-    numbers: tuple[int, ...]
-
-    def of(self, tensors: Sequence[Tensor]) -> Any:
-        return tuple([tensors[number] for number in self.numbers]) or (tensors[FLAG],)
-
-
-@dataclass(frozen=True)
-class Boxes:
-    """A tensor to be read in boxes."""
-
-    number: int
-    sizes: tuple[int, ...]
-    box: tuple[int, ...]
-
-    def of(self, tensors: Sequence[Tensor]) -> Any:
-        strides = [prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
-        return TensorDescriptor(tensors[self.number], list(self.sizes), strides, list(self.box))
-
-
-@dataclass(frozen=True)
-class Strips:
-    """A tensor to be read in boxes that lie swizzled in shared memory."""
-
-    number: int
-    sizes: tuple[int, int]
-    box: tuple[int, int]
-    layout: Any
-
-    def of(self, tensors: Sequence[Tensor]) -> Any:
-        sizes, box = list(self.sizes), list(self.box)
-        return StripDescriptor(tensors[self.number], sizes, [sizes[1], 1], box, self.layout)
 
 
 @dataclass(frozen=True)
@@ -96,37 +49,6 @@ class Gpu:
     capability: int
     multiprocessors: int
     real: bool = True
-
-
-@dataclass
-class Launch:
-    """A kernel with its arguments; those that differ from call to call are filled in."""
-
-    kernel: Any
-    programs: int
-    arguments: list[Any]
-    options: dict[str, int] = field(default_factory=dict)
-    compiled: Any = None
-
-    def __post_init__(self) -> None:
-        self.open = [
-            (at, each)
-            for at, each in enumerate(self.arguments)
-            if isinstance(each, At | All | Boxes | Strips)
-        ]
-        self.epochs = [at for at, each in enumerate(self.arguments) if each is _epochs]
-
-    def __call__(self, tensors: Sequence[Tensor], epoch: int) -> None:
-        arguments = self.arguments.copy()
-        for at, each in self.open:
-            arguments[at] = each.of(tensors)
-        for at in self.epochs:
-            arguments[at] = epoch
-        grid = (self.programs, 1, 1)
-        if self.compiled is None:
-            self.compiled = self.kernel[grid](*arguments, **self.options)
-        else:
-            self.compiled[grid](*arguments)
 
 
 @dataclass(frozen=True)
@@ -206,7 +128,9 @@ class Recipe:
         self.program, self.core, self.source, self.device = program, core, source, device
         self.x_strides, self.weight_strides, self.out_strides = strides
         self.names = {name: OPERANDS + at for at, name in enumerate(operands)}
-        self.scratch: list[tuple[int, torch.dtype]] = []
+        self.scratch: list[tuple[int, int, torch.dtype]] = []
+        self.bytes = 0
+        self.ready = False
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
         self.copies: dict[InputCopy | WeightCopy, int] = {}
@@ -218,11 +142,21 @@ class Recipe:
 
     def __call__(self, tensors: list[Tensor]) -> None:
         """Run on x, weight, out, flag and the operands."""
-        for size, dtype in self.scratch:
-            tensors.append(torch.empty(size, dtype=dtype, device=self.device))
+        scratch = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
         epoch = next(_epochs)
+        if not self.ready:
+            for at, size, dtype in self.scratch:
+                tensors.append(scratch[at : at + size * dtype.itemsize].view(dtype))
+            for launch in self.launches:
+                launch.first(tensors, epoch)
+            self.ready = self.device.type == "cuda"
+            return
+        base = scratch.data_ptr()
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        addresses += [base + at for at, _, _ in self.scratch]
+        stream = torch.cuda.current_stream(self.device).cuda_stream
         for launch in self.launches:
-            launch(tensors, epoch)
+            launch.again(addresses, epoch, stream)
 
     def _build(self) -> None:
         stored = Place(X, self.x_strides)
@@ -233,7 +167,7 @@ class Recipe:
                 if between:
                     out = self._between(each.result)
                 self._finish(each, stored, out)
-            else:
+            elif not self._window(each, out, between):
                 config = self._config(each)
                 if between:
                     out = self._between(each.result, config.form)
@@ -245,12 +179,58 @@ class Recipe:
 
     def _share(self, each: Pass, out: Place, config: tiling.Config) -> None:
         """Several programs meet the members of a window; their results meet in a second pass."""
-        shape = each.result._replace(c=self.core.out_channels)
-        shares = self._between(shape, config.form, config.split)
-        alone = replace(each, result=shape, after=(), late=None, stores=True)
+        alone, rest = self._apart(each)
+        shares = self._between(alone.result, config.form, config.split)
         self._convolve(alone, shares, config)
-        rest = replace(each, convolves=False, source=shape, before=(), early=None)
         self._finish(rest, shares, out)
+
+    def _apart(self, each: Pass) -> tuple[Pass, Pass]:
+        """A pass up to its window, and what is left of it."""
+        shape = each.result._replace(c=self.core.out_channels)
+        alone = replace(each, result=shape, after=(), late=None, stores=True)
+        return alone, replace(each, convolves=False, source=shape, before=(), early=None)
+
+    def _window(self, each: Pass, out: Place, between: bool) -> bool:
+        """The kernel for Hopper that takes a window's members in pairs, where it serves."""
+        core, item = self.core, ELEMENTS[self.core.dtype].itemsize
+        kind = _kind(each.window)
+        if self.hopper is None or core.arithmetic not in ("tf32", "fp16", "bf16") or between:
+            return False
+        shape = shape_of(self.program, core, each)
+        lattice, before = shape.lattice, bool(each.before) or each.early is not None
+        if hopper_window.verdict(lattice, core.out_channels, core.groups, kind, before):
+            return False
+        depth = tiling.depth_of(shape)
+        kept = -(-shape.channels // depth) * depth
+        found = hopper_window.choose(
+            lattice, core.batch, core.out_channels, kept, depth, item, kind, self.hopper
+        )
+        if found is None or shape.per_sample or shape.depthwise:
+            return False
+        geometry, rings = found
+        config = tiling.Config("batch", geometry.box, geometry.padded, depth, 8, 2, geometry.split)
+        if config.lone:
+            return False
+        alone, rest = self._apart(each)
+        shares = self._between(alone.result, "batch", geometry.split)
+        tile = Tile.of(shape, config, kind)
+        rows, packed = self._copies(lattice, tile)
+        layout = hopper.swizzled(rings.swizzle, item, 5)
+        weights = tile.rows, tile.slots * tile.kept
+        programs = geometry.tiles * geometry.split
+        arguments = Arguments()
+        arguments_ = [
+            Boxes(rows, _copy_sizes(tile, core.batch), (*geometry.box, depth), layout),
+            Boxes(packed, weights, (geometry.padded, depth), hopper.swizzled(rings.swizzle, item)),
+            At(shares.number), At(FLAG), Epoch, core.batch, programs, self._tensors(arguments),
+            _numbers(arguments), geometry, rings, self._after(alone, shares, arguments, False),
+        ]  # fmt: skip
+        launched = min(self.hopper, programs)
+        self.launches.append(Launch(convolve_window, launched, arguments_, {"num_warps": 4}))
+        if lattice.leaves:
+            self._tiles(alone, shares, shape, config, tile, careful=True)
+        self._finish(rest, shares, out)
+        return True
 
     def _config(self, each: Pass) -> tiling.Config:
         return self.choose(shape_of(self.program, self.core, each))
@@ -312,7 +292,7 @@ class Recipe:
         programs = tiles * tile.of_tile * tile.channel_blocks
         arguments_ = [
             x, w, At(rows), At(packed), At(out.number), self._constant(shape.lattice.table),
-            At(FLAG), _epochs, batch, self._tensors(arguments), _numbers(arguments),
+            At(FLAG), Epoch, batch, self._tensors(arguments), _numbers(arguments),
             At(gathered.partials), gathered.plane, gathered.tiles, programs, tile, rest, self.acc,
             _dot(core), careful,
         ]  # fmt: skip
@@ -329,6 +309,9 @@ class Recipe:
         if self.hopper is None or core.arithmetic not in ("tf32", "fp16", "bf16"):
             return None
         lattice, item = shape.lattice, ELEMENTS[core.dtype].itemsize
+        # Short sums before a statistic: what follows takes longer, and wants more warps.
+        if shape.per_sample and shape.channels * lattice.slots < 256 * lattice.classes:
+            return None
         window = each.window is not None
         if hopper.verdict(lattice, core.out_channels, item, core.groups, window):
             return None
@@ -359,10 +342,10 @@ class Recipe:
         weights = tile.rows, tile.slots * tile.kept
         tiles *= geometry.classes[0] * geometry.classes[1]
         arguments_ = [
-            Strips(rows, sizes, (config.box, config.depth), config.layout),
-            Strips(rows, sizes, (config.halo or config.box, config.depth), config.layout),
-            Strips(packed, weights, (config.channels, config.depth), config.layout),
-            At(out.number), At(FLAG), _epochs, core.batch, tiles, self._tensors(arguments),
+            Boxes(rows, sizes, (config.box, config.depth), config.layout),
+            Boxes(rows, sizes, (config.halo or config.box, config.depth), config.layout),
+            Boxes(packed, weights, (config.channels, config.depth), config.layout),
+            At(out.number), At(FLAG), Epoch, core.batch, tiles, self._tensors(arguments),
             _numbers(arguments), At(gathered.partials), gathered.plane, gathered.tiles,
             geometry, config, rest,
         ]  # fmt: skip
@@ -455,7 +438,7 @@ class Recipe:
         block = min(1024, power(run))
         arguments = [
             At(fast.partials), run, fast.plane, At(careful.partials), careful_run, careful.plane,
-            At(FLAG), _epochs, At(halves[0]), At(halves[1]), thirds(statistic.eps),
+            At(FLAG), Epoch, At(halves[0]), At(halves[1]), thirds(statistic.eps),
             statistic.kind, block,
         ]  # fmt: skip
         warps = max(1, min(4, block // 64))
@@ -473,7 +456,6 @@ class Recipe:
         after = program.after_pool
         if program.factor != 1.0:
             after = (Step("scale_number", numbers=(program.factor,)), *after)
-        extent, residues, low = copied(lattice, tile.form)
         source = InputCopy(
             strides=self.x_strides,
             source=self.source,
@@ -482,9 +464,9 @@ class Recipe:
             kernel=kernel,
             stride=stride,
             padding=(padding if core.rank == 3 else three(padding[3 - core.rank :], 0)),
-            residues=residues,
-            extent=extent,
-            low=low,
+            residues=tile.apart,
+            extent=tile.extent,
+            low=tile.low,
             batch_last=tile.form == "batch",
             groups=tile.groups,
             group_channels=tile.group_channels,
@@ -512,7 +494,7 @@ class Recipe:
         self.copies |= {source: rows, weights: packed}
         arguments_ = [
             At(X), At(rows), At(WEIGHT), At(packed), self._constant(lattice.slot_of_tap()),
-            At(FLAG), _epochs, core.batch, self._tensors(arguments), _numbers(arguments),
+            At(FLAG), Epoch, core.batch, self._tensors(arguments), _numbers(arguments),
             source, weights, self.acc,
         ]  # fmt: skip
         programs = weights.programs + source.programs(core.batch)
@@ -527,7 +509,9 @@ class Recipe:
         return All(tuple(numbers))
 
     def _scratch(self, elements: int, dtype: torch.dtype | None = None) -> int:
-        self.scratch.append((max(1, elements), dtype or self.wide))
+        dtype = dtype or self.wide
+        self.scratch.append((self.bytes, max(1, elements), dtype))
+        self.bytes += -(-max(1, elements) * dtype.itemsize // 512) * 512
         return OPERANDS + len(self.names) + len(self.scratch) - 1
 
     def _between(self, shape: Shape, form: str = "box", parts: int = 1) -> Place:
@@ -567,7 +551,7 @@ def five(strides: Sequence[int]) -> Five:
 
 def _copy_sizes(tile: Tile, batch: int) -> tuple[int, ...]:
     """A copy of the input as the five axes that a form reads."""
-    residues, channels = prod(tile.residues), tile.groups * tile.kept
+    residues, channels = prod(tile.apart), tile.groups * tile.kept
     if tile.form == "rows":
         return 1, 1, 1, residues * batch * prod(tile.extent), channels
     if tile.form == "box":

@@ -14,8 +14,9 @@ Box = tuple[int, int, int, int]
 class Tile:
     """A tile of a convolution. Names as in ``lattice`` and ``config``; three numbers go by axis.
 
-    ``extent``: rows of the copy along each axis. ``kept``, ``rows``: channels of a group in the
-    copies of the input and of the weights, padded. ``order``: the width classes of one tile.
+    ``extent``: rows of the copy along each axis; ``apart``: residues that lie apart in it.
+    ``kept``, ``rows``: channels of a group in the copies of the input and of the weights, padded.
+    ``order``: the width classes of one tile.
     """
 
     form: str
@@ -27,6 +28,7 @@ class Tile:
     classes: Three
     members: Three
     residues: Three
+    apart: Three
     step: Three
     low: int
     inputs: Three
@@ -49,7 +51,7 @@ class Tile:
     @classmethod
     def of(cls, shape: Shape, config: Config, window: str) -> "Tile":
         lattice, depthwise = shape.lattice, shape.depthwise
-        extent, _, low = copied(lattice, config.form)
+        extent, apart, low = copied(lattice, config)
         padded = -(-shape.channels // config.depth) * config.depth
         rows = -(-shape.outputs // config.channels) * config.channels
         d, h, w = (len(line.order) for line in lattice.lines)
@@ -63,6 +65,7 @@ class Tile:
             classes=lattice.each("classes"),
             members=lattice.each("members"),
             residues=lattice.each("residues"),
+            apart=apart,
             step=lattice.each("step"),
             low=low,
             inputs=lattice.each("inputs"),
@@ -180,12 +183,17 @@ class After:
     part: int  # from the results of one share of the members to those of the next
 
 
-def copied(lattice: Lattice, form: str) -> tuple[Three, Three, int]:
-    """Extent, residues and first depth of the copy of the input that a form reads."""
-    extent = lattice.each("pitch" if form == "rows" else "kept")
-    if form == "batch":
-        extent = (lattice.depth.haloed, *extent[1:])
-    return extent, lattice.each("residues"), lattice.depth.low if form == "batch" else 0
+def copied(lattice: Lattice, config: Config) -> tuple[Three, Three, int]:
+    """Extent, residues apart and first depth of the copy of the input that tiles read."""
+    if config.lone:
+        return lattice.each("inputs"), (1, 1, 1), 0
+    residues = lattice.each("residues")
+    if config.form == "rows":
+        return lattice.each("pitch"), residues, 0
+    extent = lattice.each("kept")
+    if config.form == "box":
+        return extent, residues, 0
+    return (lattice.depth.haloed, *extent[1:]), residues, lattice.depth.low
 
 
 def _bit_reversed(count: int) -> tuple[int, ...]:

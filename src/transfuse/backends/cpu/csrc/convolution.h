@@ -1,96 +1,18 @@
 // The transposed convolution of a box of outputs, from a zero-padded copy of the inputs it reads.
 #pragma once
-#include <sys/mman.h>
-
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
 #include "convert.h"
+#include "memory.h"
 #include "microkernel.h"
+#include "pairs.h"
 #include "tile.h"
+#include "weights.h"
 
 namespace TF_NAMESPACE {
 
-constexpr int NARROW = 4;
-constexpr int64_t TERMS = 64;  // in a sum before it joins the others
-constexpr int64_t L1_BYTES = 24 * 1024;  // of weights, beside the inputs they meet
-
-// Fresh memory of many pages: let the kernel hand it out in large ones, 512 times fewer faults.
-static inline void expect_writes(void* p, size_t bytes) {
-#ifdef MADV_HUGEPAGE
-    const uintptr_t page = 2 << 20, first = (uintptr_t(p) + page - 1) & ~(page - 1);
-    const uintptr_t last = (uintptr_t(p) + bytes) & ~(page - 1);
-    if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#else
-    (void)p, (void)bytes;
-#endif
-}
-
-template <class T> struct Free {
-    void operator()(T* p) const { std::free(p); }
-};
-template <class T> using Buffer = std::unique_ptr<T[], Free<T>>;
-template <class T> static Buffer<T> allocate(int64_t count) {
-    size_t bytes = (size_t(count) * sizeof(T) + TF_BYTES + 1023) / 1024 * 1024;
-    void* p = std::aligned_alloc(64, bytes);
-    if (!p) throw std::bad_alloc();
-    expect_writes(p, bytes);
-    return Buffer<T>(static_cast<T*>(p));
-}
-
-// Channels of one block of the microkernel: two vectors, one where a group has no more.
-template <class T> static int vectors(int64_t per_group) { return per_group > LANES<T> ? 2 : 1; }
-
-// Groups of so few output channels (depthwise, images) that vectors of positions serve better.
-template <class T> static bool is_narrow(const transfuse_program& p) {
-    return p.out_channels / p.groups <= NARROW && p.out_channels / p.groups * 4 <= LANES<T>;
-}
-
-template <class T> static Channels conv_channels(const transfuse_program& p) {
-    int64_t per_group = p.out_channels / p.groups;
-    int64_t block = vectors<T>(per_group) * LANES<T>;
-    if (is_narrow<T>(p)) {  // channels of all groups side by side
-        int64_t slots = (p.out_channels + LANES<T> - 1) / LANES<T> * LANES<T>;
-        return {p.out_channels, p.out_channels, slots, slots};
-    }
-    int64_t padded = (per_group + block - 1) / block * block;
-    return {p.out_channels, per_group, padded, padded * p.groups};
-}
-
-// Packed weights: [group][block of channels][tap][input channel][channel in block], zeros where a
-// block has no channel. Narrow groups are one block, without zeros.
-template <class T> static int64_t packed_size(const transfuse_program& p) {
-    int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
-    Channels c = conv_channels<T>(p);
-    if (is_narrow<T>(p)) return p.in_channels / p.groups * p.out_channels * taps;
-    return c.slots * taps * (p.in_channels / p.groups);
-}
-
-template <class T>
-static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
-    const int64_t taps[3] = {p.kernel[0], p.kernel[1], p.kernel[2]};
-    const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
-    const Channels c = conv_channels<T>(p);
-    const bool narrow = is_narrow<T>(p);
-    const int64_t block = narrow ? cog : vectors<T>(cog) * LANES<T>;
-    const int64_t padded = narrow ? cog : c.padded;
-    for (int64_t g = 0; g < p.groups; g++)
-        for (int64_t o = 0; o < padded; o += block)
-            for (int64_t a = 0; a < taps[0]; a++)
-                for (int64_t b = 0; b < taps[1]; b++)
-                    for (int64_t e = 0; e < taps[2]; e++)
-                        for (int64_t i = 0; i < cig; i++)
-                            for (int64_t j = 0; j < block; j++) {
-                                T value = 0;
-                                if (o + j < cog) {
-                                    int64_t at = (g * cig + i) * strides[0] + (o + j) * strides[1] +
-                                                 a * strides[2] + b * strides[3] + e * strides[4];
-                                    load_row(p.element, weights, at, 1, 1, &value);
-                                }
-                                *to++ = value * T(p.weight_scale);
-                            }
-}
+constexpr int64_t PART_BYTES = 200 * 1024;  // of weights, beside a tile in the second-level cache
 
 // What outputs lo <= o < hi of an axis read: for each, its taps and the inputs they meet.
 struct Reads {
@@ -149,6 +71,9 @@ template <class T> class Convolution {
         for (int i = 0; i < 5; i++) stride[i] = strides[i];
         for (int a = 0; a < 3; a++) n[a] = inputs[a];
         narrow = is_narrow<T>(p);
+        tap_rows = packed_rows<T>(p);
+        const T* weights = static_cast<const T*>(p.weights);
+        if (is_paired<T>(p) && !p.careful && weights[packed_size<T>(p) - 1] != 0) pairs.reset(new Pairs(p));
     }
 
     const Channels& out_channels() const { return channels; }
@@ -159,14 +84,17 @@ template <class T> class Convolution {
         const Box& box = tile.box;
         Reads depth(p, 0, n[0], box.lo[0], box.hi[0]), height(p, 1, n[1], box.lo[1], box.hi[1]);
         std::vector<WidthPhase> phases = width_phases(p, n[2], box.lo[2], box.hi[2]);
+        list_rows(height, box, pairs != nullptr);
         copy_inputs(tile.n, depth, height, phases);
-        for (const WidthPhase& phase : phases) {
-            list_taps(depth, height, phase);
+        if (pairs && !is_tame(depth, height)) list_rows(height, box, false);
+        mix_inputs(depth, height);
+        for (const WidthPhase& phase : phases)
             // Rows with the same phase use the same weights: one after another, while these are cached.
             for (int64_t pd = 0; pd < std::min(p.stride[0], box.size(0)); pd++)
-                for (int64_t ph = 0; ph < std::min(p.stride[1], box.size(1)); ph++)
-                    rows(tile, phase, pd, ph);
-        }
+                for (int64_t ph = 0; ph < std::min(p.stride[1], box.size(1)); ph++) {
+                    list_sums(depth, box, phase, pd, ph);
+                    add_up(tile, phase);
+                }
     }
 
   private:
@@ -174,12 +102,82 @@ template <class T> class Convolution {
     const void* input;
     int element;
     Channels channels;
-    int64_t stride[5], n[3];
+    int64_t stride[5], n[3], tap_rows;
     bool narrow;
-    Buffer<T> copy;  // [depth][height][channel][width], zeros beyond the width's ends
-    int64_t copied = 0, pitch = 0, first_column = 0;
-    std::vector<Tap> taps;     // of all rows of the box, one row after another
-    std::vector<size_t> ends;  // where each row's taps end
+    std::unique_ptr<Pairs> pairs;
+    Buffer<T> copy;  // [depth][row][channel][width], zeros beyond the width's ends; mixed rows come last
+    int64_t copied = 0, pitch = 0, first_column = 0, plane_rows = 0;
+
+    // A sum over taps for one row of the box or for two; `met` are rows of a plane of the copy.
+    struct RowSum {
+        int64_t row, second;  // 0: no second
+        bool first, minus;
+        std::vector<Reads::Meets> met;
+    };
+    struct MixedRow {
+        int64_t row, other;  // rows of the plane, -1: zeros
+        int sign;
+    };
+    std::vector<std::vector<RowSum>> row_sums;  // by phase along the height
+    std::vector<MixedRow> mixed_rows;
+
+    struct Sum {
+        int64_t line, second;
+        bool first, minus;
+        size_t begin, end;  // its taps
+    };
+    std::vector<Sum> sums;
+    std::vector<Tap> taps;
+
+    // The sums of every row of the box, by their phase; rows in pairs where that takes fewer products.
+    void list_rows(const Reads& height, const Box& box, bool paired) {
+        const int64_t s = p.stride[1], rows = box.size(1);
+        row_sums.assign(std::min(s, rows), {});
+        mixed_rows.clear();
+        for (int64_t phase = 0; phase < int64_t(row_sums.size()); phase++) {
+            std::vector<RowSum> parts[PARTS];
+            for (int64_t h = phase; h < rows; h += s) {
+                if (paired && h + s < rows && pair(height, box, h, parts)) {
+                    h += s;
+                    continue;
+                }
+                parts[A].push_back({h, 0, true, false, {}});
+                for (const auto& meets : height.of[h])
+                    parts[A].back().met.push_back({meets.tap, meets.input - height.lo});
+            }
+            for (auto& part : parts)
+                for (RowSum& sum : part) row_sums[phase].push_back(std::move(sum));
+        }
+        plane_rows = height.hi - height.lo + int64_t(mixed_rows.size());
+    }
+
+    // Rows h and h + stride together, unless one after the other is as good.
+    bool pair(const Reads& height, const Box& box, int64_t h, std::vector<RowSum> (&parts)[PARTS]) {
+        const int64_t s = p.stride[1], at = box.lo[1] + h + p.padding[1], phase = at % s;
+        const size_t one_by_one = height.of[h].size() + height.of[h + s].size();
+        const int64_t first = (at - pairs->last_tap[phase] * p.dilation[1]) / s;
+        const auto exists = [&](int64_t row) { return first + row >= 0 && first + row < n[1]; };
+        std::vector<Product> products;
+        for (const Product& product : pairs->phases[phase])
+            if (exists(product.row) || (product.sign && exists(product.other))) products.push_back(product);
+        if (products.size() >= one_by_one) return false;
+        parts[A].push_back({h, 0, true, false, {}});
+        parts[D].push_back({h + s, 0, true, false, {}});
+        parts[B].push_back({h, s, false, false, {}});
+        parts[C].push_back({h, s, false, true, {}});
+        const auto in_plane = [&](int64_t row) { return exists(row) ? first + row - height.lo : -1; };
+        for (const Product& product : products) {
+            int64_t row = in_plane(product.row), other = product.sign ? in_plane(product.other) : -1;
+            if (other >= 0) {
+                mixed_rows.push_back({row, other, product.sign});
+                row = height.hi - height.lo + int64_t(mixed_rows.size()) - 1;
+            }
+            parts[product.part].back().met.push_back({product.tap, row});
+        }
+        return true;
+    }
+
+    int64_t slab() const { return p.in_channels * pitch; }
 
     void copy_inputs(int64_t sample, const Reads& depth, const Reads& height,
                      const std::vector<WidthPhase>& phases) {
@@ -191,16 +189,17 @@ template <class T> class Convolution {
             }
         if (lo > hi) lo = hi = 0;
         first_column = lo;
-        pitch = (hi - lo + LANES<T> - 1) / LANES<T> * LANES<T> + LANES<T>;
-        if (pitch % 64 == 0) pitch += LANES<T>;  // powers of two would meet in one cache set
-        int64_t rows = (depth.hi - depth.lo) * (height.hi - height.lo) * p.in_channels;
-        if (rows * pitch > copied) {
-            copy = allocate<T>(rows * pitch + 4 * LANES<T>);  // vectors may read beyond the last row
-            copied = rows * pitch;
+        constexpr int64_t step = 16 / sizeof(T), line = 64 / sizeof(T);
+        pitch = (hi - lo + step - 1) / step * step;
+        if (pitch % line == 0) pitch += step;  // powers of two would meet in one cache set
+        const int64_t size = (depth.hi - depth.lo) * plane_rows * slab();
+        if (size > copied) {
+            copy = allocate<T>(size + 4 * LANES<T>);  // vectors may read beyond the last row
+            copied = size;
         }
-        T* to = copy.get();
         int64_t from = std::max<int64_t>(lo, 0), until = std::min(hi, n[2]);
-        for (int64_t d = depth.lo; d < depth.hi; d++)
+        for (int64_t d = depth.lo; d < depth.hi; d++) {
+            T* to = copy.get() + (d - depth.lo) * plane_rows * slab();
             for (int64_t h = height.lo; h < height.hi; h++)
                 for (int64_t c = 0; c < p.in_channels; c++, to += pitch) {
                     std::fill(to, to + (from - lo), T(0));
@@ -209,39 +208,79 @@ template <class T> class Convolution {
                     if (until > from) load_row(element, input, at, stride[4], until - from, to + (from - lo));
                     std::fill(to + (std::max(until, from) - lo), to + pitch, T(0));
                 }
+        }
     }
 
-    // The taps of every row of the box, for one phase along the width.
-    void list_taps(const Reads& depth, const Reads& height, const WidthPhase& phase) {
-        const int64_t height_rows = height.hi - height.lo;
+    // Whether sums and differences of the copied inputs are as good as the inputs.
+    bool is_tame(const Reads& depth, const Reads& height) const {
+        const int64_t size = (height.hi - height.lo) * slab();
+        bool tame = true;
+        for (int64_t d = 0; d < depth.hi - depth.lo; d++) {
+            const T* x = copy.get() + d * plane_rows * slab();
+            Mask<T> most = {};
+            int64_t i = 0;
+            for (; i + LANES<T> <= size; i += LANES<T>) {
+                const Mask<T> bits = (Mask<T>)load(x + i) & MAGNITUDE<T>;  // those of Inf and NaN are largest
+                most = most > bits ? most : bits;
+            }
+            const Vec<T> largest = (Vec<T>)most;
+            for (int l = 0; l < LANES<T>; l++) tame = tame && largest[l] < T(TAME);
+            for (; i < size; i++) tame = tame && std::abs(x[i]) < T(TAME);
+        }
+        return tame;
+    }
+
+    // The mixed rows of every plane: each is a sum or a difference of two slabs [channel][width].
+    void mix_inputs(const Reads& depth, const Reads& height) {
+        const int64_t size = slab();
+        for (int64_t d = 0; d < depth.hi - depth.lo; d++) {
+            const T* plane = copy.get() + d * plane_rows * size;
+            T* to = copy.get() + (d * plane_rows + height.hi - height.lo) * size;
+            for (const MixedRow& mixed : mixed_rows) {
+                const T sign = T(mixed.sign), *b = plane + mixed.other * size;
+                const T* a = plane + mixed.row * size;
+                if (mixed.row < 0)
+                    for (int64_t i = 0; i < size; i++) to[i] = sign * b[i];
+                else
+                    for (int64_t i = 0; i < size; i++) to[i] = a[i] + sign * b[i];
+                to += size;
+            }
+        }
+    }
+
+    // The sums of the rows of one phase along each axis, and their taps.
+    void list_sums(const Reads& depth, const Box& box, const WidthPhase& phase, int64_t pd, int64_t ph) {
         const int64_t unit = p.in_channels / p.groups * wide();
+        sums.clear();
         taps.clear();
-        ends.assign(1, 0);
-        for (const auto& row_depth : depth.of)
-            for (const auto& row_height : height.of) {
-                for (const auto& a : row_depth)
-                    for (const auto& b : row_height)
+        for (const RowSum& row : row_sums[ph])
+            for (int64_t d = pd; d < box.size(0); d += p.stride[0]) {
+                const size_t begin = taps.size();
+                for (const auto& a : depth.of[d])
+                    for (const auto& b : row.met)
                         for (const auto& e : phase.taps) {
-                            int64_t row = (a.input - depth.lo) * height_rows + b.input - height.lo;
-                            int64_t k = (a.tap * p.kernel[1] + b.tap) * p.kernel[2] + e.tap;
-                            taps.push_back({row * p.in_channels * pitch + e.input - first_column, k * unit});
+                            const int64_t in_copy = (a.input - depth.lo) * plane_rows + b.input;
+                            const int64_t k = (a.tap * tap_rows + b.tap) * p.kernel[2] + e.tap;
+                            taps.push_back({in_copy * slab() + e.input - first_column, k * unit});
                         }
-                ends.push_back(taps.size());
+                const int64_t line = d * box.size(1) + row.row;
+                if (row.first || taps.size() > begin)
+                    sums.push_back({line, row.second, row.first, row.minus, begin, taps.size()});
             }
     }
 
-    void rows(Tile<T>& tile, const WidthPhase& phase, int64_t pd, int64_t ph) {
+    void add_up(Tile<T>& tile, const WidthPhase& phase) {
         const Box& box = tile.box;
         const int64_t cig = p.in_channels / p.groups;
-        const int64_t all_taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
-        // Input channels by parts, so that the weights of a part stay in the first-level cache.
-        const int64_t some = std::max<int64_t>(1, all_taps / (p.stride[0] * p.stride[1] * p.stride[2]));
-        int64_t part = std::max<int64_t>(16, L1_BYTES / int64_t(sizeof(T)) / (some * wide()) / 8 * 8);
+        const int64_t all_taps = p.kernel[0] * tap_rows * p.kernel[2];
+        // Input channels by parts, so that the weights of a part stay in the second-level cache.
+        const int64_t phases = p.stride[0] * p.stride[1] * p.stride[2];
+        const int64_t some = std::max<int64_t>(1, p.kernel[0] * p.kernel[1] * p.kernel[2] / phases);
+        int64_t part = std::max<int64_t>(16, PART_BYTES / int64_t(sizeof(T)) / (some * wide()) / 8 * 8);
         if (part * 2 > cig) part = cig;
-        // Taps by parts, too: short sums, added up, keep rounding small.
-        const int taps_at_once = int(std::max<int64_t>(1, TERMS / part));
         const int64_t blocks = narrow ? p.groups : channels.slots / wide();
         if (narrow) part = cig;
+        const auto add = wide() == LANES<T> ? row<T, 1> : row<T, 2>;
         for (int64_t block = 0; block < blocks; block++) {
             const int64_t group = narrow ? block : block * wide() / channels.padded;
             const T* weights = static_cast<const T*>(p.weights) + block * all_taps * cig * wide();
@@ -249,24 +288,20 @@ template <class T> class Convolution {
                 const int count = int(std::min(part, cig - c0));
                 const T* x = copy.get() + (group * cig + c0) * pitch;
                 const T* w = weights + c0 * wide();
-                for (int64_t d = pd; d < box.size(0); d += p.stride[0])
-                    for (int64_t h = ph; h < box.size(1); h += p.stride[1]) {
-                        const int64_t line = d * box.size(1) + h;
-                        const Tap* t = taps.data() + ends[line];
-                        const int met = int(ends[line + 1] - ends[line]);
-                        T* s = tile.values +
-                               (line * box.size(2) + phase.start - box.lo[2]) * channels.slots + block * wide();
-                        if (narrow)
-                            narrow_row(phase, t, met, x, w, s);
-                        else if (p.careful)
-                            careful_row(phase, t, met, x, count, w, s, c0 == 0);
-                        else
-                            for (int t0 = 0; t0 == 0 || t0 < met; t0 += taps_at_once) {
-                                const auto sum = wide() == LANES<T> ? row<T, 1> : row<T, 2>;
-                                sum(x, phase.count, t + t0, std::min(taps_at_once, met - t0), count, pitch, w, s,
-                                    step(), c0 == 0 && t0 == 0);
-                            }
-                    }
+                for (const Sum& sum : sums) {
+                    const Tap* t = taps.data() + sum.begin;
+                    const int met = int(sum.end - sum.begin);
+                    const int64_t position = sum.line * box.size(2) + phase.start - box.lo[2];
+                    const int64_t second = sum.second * box.size(2) * channels.slots;
+                    T* s = tile.values + position * channels.slots + block * wide();
+                    if (narrow)
+                        narrow_row(phase, t, met, x, w, s);
+                    else if (p.careful)
+                        careful_row(phase, t, met, x, count, w, s, c0 == 0);
+                    else
+                        add(x, phase.count, t, met, count, pitch, w, s, step(),
+                            {sum.first && c0 == 0, second, sum.minus});
+                }
             }
         }
     }
@@ -287,7 +322,7 @@ template <class T> class Convolution {
             for (int i = 0; i < count; i++)
                 if (exists(phase, i, q)) met.push_back(t[i]);
             auto one = wide() == LANES<T> ? block<T, 1, 1> : block<T, 1, 2>;
-            one(x + q, met.data(), int(met.size()), some_channels, pitch, w, s, 0, first);
+            one(x + q, met.data(), int(met.size()), some_channels, pitch, w, s, 0, {first, 0, false});
         }
     }
 

@@ -2,70 +2,25 @@
 // that results are the same bits for any number of threads. Compiled once per instruction set.
 #include "engine.h"
 
-#include <omp.h>
-
-#include <exception>
-#include <memory>
 #include <utility>
 
 #include "convolution.h"
+#include "division.h"
+#include "output.h"
+#include "parallel.h"
+#include "source.h"
+#include "statistics.h"
 
 namespace TF_NAMESPACE {
 
-constexpr int64_t TILE_BYTES = 224 * 1024;  // a tile's values, beside its inputs in the second-level cache
-constexpr int64_t BLOCK = 4096;             // values that go through several steps in the first-level one
-constexpr int64_t HEAVY_BYTES = 512 * 1024; // weights beyond the second-level cache
-constexpr int64_t FEWEST_TILES = 48;        // so that many threads find work; never by their number
-
-// The shape of the values before a step.
-struct Level {
-    int64_t extents[3];
-    Channels channels;
-};
-
-static bool is_window(int op) { return op == TF_MAX_POOL || op == TF_SUM_POOL || op == TF_SIGN_POOL; }
-static bool is_stats(int op) { return op >= TF_BATCH_STATS && op <= TF_MAX_STATS; }
-static bool is_resident(int op) { return op == TF_GROUP_NORM || op == TF_SPACE_SOFTMAX; }
-
-// Steps that see one position at a time, and those of them that see one element.
-static bool is_element(int op) {
-    return op <= TF_TANH || (op >= TF_BATCH_APPLY && op <= TF_MAX_APPLY);
-}
-static bool is_position(int op) { return is_element(op) || op == TF_SOFTMAX; }
-
-static int64_t windows(int64_t n, const transfuse_step& s, int axis) {
-    return (n + 2 * s.padding[axis] - s.kernel[axis]) / s.stride[axis] + 1;
-}
-
-// What an element step reads, by slot.
-template <class T> struct Lines {
-    const T* of[3];
-};
-
-// Partial statistics of a gathering step, one set a tile, and what is made of them.
-template <class T> struct Statistic {
-    int64_t width = 0;             // slots, or groups
-    std::vector<Moments> moments;  // [tile][width]; for exp and max: mean = maximum, m2 = sum
-    std::vector<T> shift, scale, offset;  // [sample or 1][slot]: (x - shift) * scale + offset
-
-    Statistic() = default;
-    Statistic(int64_t sets, int64_t slots) { resize(sets, slots); }
-    void resize(int64_t sets, int64_t slots) {
-        for (auto* line : {&shift, &scale, &offset}) line->assign(sets * slots, 0);
-        by_sample = sets > 1;
-    }
-    Lines<T> lines(int64_t sample, int64_t slots) const {
-        const int64_t at = by_sample ? sample * slots : 0;
-        return {{&shift[at], &scale[at], &offset[at]}};
-    }
-    bool by_sample = false;
-};
+constexpr int64_t BLOCK = 4096;  // values that go through several steps in the first-level cache
 
 template <class T> class Engine {
   public:
-    Engine(const transfuse_program& program, int threads) : p(program), threads(threads) {
-        prologue();
-        levels();
+    Engine(const transfuse_program& program, int threads)
+        : p(program), threads(threads), source(p, threads), division(p, source.inputs), at(division.at) {
+        for (int i = 0; i < p.steps_count; i++) lines.push_back(operand(p.steps[i], at[i].channels));
+        statistics.resize(p.steps_count);
     }
 
     void run() {
@@ -101,234 +56,28 @@ template <class T> class Engine {
   private:
     const transfuse_program& p;
     const int threads;
-    int64_t inputs[3];  // of the convolution
-    const void* source;
-    int element;
-    int64_t strides[5];
-    Buffer<T> pooled, stored;
+    const Source<T> source;
+    const Division<T> division;
+    const std::vector<Level>& at;  // before each step, and after the last
+    Buffer<T> stored;
     T nowhere = 0;  // stands for: keep nothing but the statistic
-    std::vector<Level> at;  // before each step, and after the last
     std::vector<std::vector<T>> lines;  // each step's operand by slot
     std::vector<Statistic<T>> statistics;  // by the step that gathers
-
-    // f(own, i) for every i < count, each thread with an `own` that prepare() made. A thread that fails
-    // leaves its share to the others, and the failure is thrown when all are done.
-    template <class Prepare, class F> void in_parallel(int64_t count, Prepare prepare, F f) const {
-        std::exception_ptr failure;
-        const auto done = [&](auto work) {
-            try {
-                work();
-                return true;
-            } catch (...) {
-#pragma omp critical
-                failure = std::current_exception();
-                return false;
-            }
-        };
-#pragma omp parallel num_threads(threads)
-        {
-            std::unique_ptr<decltype(prepare())> own;
-            done([&] { own.reset(new decltype(prepare())(prepare())); });
-#pragma omp for schedule(dynamic)
-            for (int64_t i = 0; i < count; i++)
-                if (own && !done([&] { f(*own, i); })) own.reset();
-        }
-        if (failure) std::rethrow_exception(failure);
-    }
-
-    // Pooling before the convolution, into a contiguous tensor of the compute type.
-    void prologue() {
-        for (int a = 0; a < 3; a++) inputs[a] = p.spatial[a];
-        for (int i = 0; i < 5; i++) strides[i] = p.input_strides[i];
-        source = p.input;
-        element = p.element;
-        if (!p.pooled) return;
-        for (int a = 0; a < 3; a++) inputs[a] = windows(p.spatial[a], p.pool, a);
-        const int64_t plane = inputs[1] * inputs[2], volume = inputs[0] * plane;
-        pooled = allocate<T>(p.batch * p.in_channels * volume);
-        const bool most = p.pool.op == TF_MAX_POOL;
-        typedef std::pair<std::vector<T>, std::vector<T>> Rows;
-        const auto prepare = [&] { return Rows(std::vector<T>(p.spatial[2]), std::vector<T>(p.spatial[2])); };
-        in_parallel(p.batch * p.in_channels * inputs[0], prepare, [&](Rows& rows, int64_t i) {
-            const int64_t nc = i / inputs[0], z = i % inputs[0];
-            for (int64_t y = 0; y < inputs[1]; y++)
-                pool_row(nc, z, y, most, rows.first, rows.second,
-                         pooled.get() + nc * volume + z * plane + y * inputs[2]);
-        });
-        source = pooled.get();
-        element = sizeof(T) == 8 ? TF_F64 : TF_F32;
-        const int64_t contiguous[5] = {p.in_channels * volume, volume, plane, inputs[2], 1};
-        for (int i = 0; i < 5; i++) strides[i] = contiguous[i];
-    }
-
-    void pool_row(int64_t nc, int64_t z, int64_t y, bool most, std::vector<T>& line, std::vector<T>& folded,
-                  T* to) const {
-        const transfuse_step& s = p.pool;
-        bool first = true;
-        for (int64_t d = 0; d < s.kernel[0]; d++)
-            for (int64_t h = 0; h < s.kernel[1]; h++) {
-                const int64_t id = z * s.stride[0] - s.padding[0] + d, ih = y * s.stride[1] - s.padding[1] + h;
-                if (id < 0 || ih < 0 || id >= p.spatial[0] || ih >= p.spatial[1]) continue;
-                const int64_t from = nc / p.in_channels * p.input_strides[0] +
-                                     nc % p.in_channels * p.input_strides[1] + id * p.input_strides[2] +
-                                     ih * p.input_strides[3];
-                load_row(p.element, p.input, from, p.input_strides[4], p.spatial[2], line.data());
-                for (int64_t w = 0; w < p.spatial[2]; w++)
-                    folded[w] = first ? line[w] : most ? larger(folded[w], line[w]) : folded[w] + line[w];
-                first = false;
-            }
-        for (int64_t x = 0; x < inputs[2]; x++) {
-            const int64_t begin = x * s.stride[2] - s.padding[2];
-            T value = 0;
-            bool none = true;
-            for (int64_t w = std::max<int64_t>(0, begin); w < std::min(begin + s.kernel[2], p.spatial[2]); w++) {
-                value = none ? folded[w] : most ? larger(value, folded[w]) : value + folded[w];
-                none = false;
-            }
-            to[x] = most ? value : value * T(s.f0);
-        }
-    }
-
-    static T larger(T a, T b) { return a > b || a != a ? a : b; }
-
-    void levels() {
-        Level level;
-        for (int a = 0; a < 3; a++)
-            level.extents[a] = (inputs[a] - 1) * p.stride[a] - 2 * p.padding[a] +
-                               p.dilation[a] * (p.kernel[a] - 1) + p.output_padding[a] + 1;
-        level.channels = conv_channels<T>(p);
-        for (int i = 0; i < p.steps_count; i++) {
-            at.push_back(level);
-            if (is_window(p.steps[i].op))
-                for (int a = 0; a < 3; a++) level.extents[a] = windows(level.extents[a], p.steps[i], a);
-            lines.push_back(operand(p.steps[i], level.channels));
-            if (p.steps[i].op == TF_SUM) level.channels = {1, 1, LANES<T>, LANES<T>};
-        }
-        at.push_back(level);
-        statistics.resize(p.steps_count);
-    }
 
     std::vector<T> operand(const transfuse_step& s, const Channels& c) const {
         const bool constant = (s.op == TF_ADD || s.op == TF_SCALE) && !s.t0;
         return constant ? std::vector<T>(c.slots, T(s.f0)) : by_slot(s.t0, c, T(s.op == TF_ADD ? 0 : 1));
     }
 
-    // The boxes a tile has before each step from `begin` to `end`, last one the tile itself; steps
-    // from `fresh` on gather.
-    std::vector<Box> boxes(size_t begin, size_t fresh, size_t end, const Box& tile) const {
-        std::vector<Box> found(end - begin + 1);
-        Box box = tile;    // what the steps that follow read
-        Box share = tile;  // the tile's share of all positions: shares meet without gap or overlap
-        found.back() = tile;
-        for (size_t i = end; i-- > begin;) {
-            const transfuse_step& s = p.steps[i];
-            if (is_window(s.op))
-                for (int a = 0; a < 3; a++) {
-                    const int64_t lo = box.lo[a] * s.stride[a] - s.padding[a];
-                    const int64_t hi = (box.hi[a] - 1) * s.stride[a] - s.padding[a] + s.kernel[a];
-                    box.lo[a] = std::max<int64_t>(0, lo);
-                    box.hi[a] = std::min(at[i].extents[a], hi);
-                    const bool last = share.hi[a] == at[i + 1].extents[a];
-                    share.lo[a] *= s.stride[a];
-                    share.hi[a] = last ? at[i].extents[a] : share.hi[a] * s.stride[a];
-                }
-            // A statistic covers what later windows leave out, too.
-            if ((is_stats(s.op) && i >= fresh) || is_resident(s.op)) box = share;
-            found[i - begin] = box;
-        }
-        return found;
-    }
-
-    // Values that the largest of a tile's boxes holds.
-    int64_t values(size_t begin, size_t fresh, size_t end, const Box& tile) const {
-        const auto found = boxes(begin, fresh, end, tile);
-        int64_t most = 0;
-        for (size_t i = begin; i <= end; i++)
-            most = std::max(most, found[i - begin].positions() * at[i].channels.slots);
-        return most;
-    }
-
-    static Box tile_at(const int64_t* index, const int64_t* size, const int64_t* extents) {
-        Box tile;
-        for (int a = 0; a < 3; a++) {
-            tile.lo[a] = index[a] * size[a];
-            tile.hi[a] = std::min(tile.lo[a] + size[a], extents[a]);
-        }
-        return tile;
-    }
-
-    // Values that every tile of a division has room in: axes are independent, so the longest box
-    // along each one tells.
-    int64_t room(size_t begin, size_t fresh, size_t end, const int64_t* size) const {
-        const int64_t* extents = at[end].extents;
-        std::vector<int64_t> positions(end - begin + 1, 1);
-        for (int a = 0; a < 3; a++) {
-            std::vector<int64_t> longest(end - begin + 1, 0);
-            for (int64_t index[3] = {0, 0, 0}; index[a] * size[a] < extents[a]; index[a]++) {
-                const auto found = boxes(begin, fresh, end, tile_at(index, size, extents));
-                for (size_t i = 0; i < longest.size(); i++) longest[i] = std::max(longest[i], found[i].size(a));
-            }
-            for (size_t i = 0; i < longest.size(); i++) positions[i] *= longest[i];
-        }
-        int64_t most = 0;
-        for (size_t i = begin; i <= end; i++) most = std::max(most, positions[i - begin] * at[i].channels.slots);
-        return most;
-    }
-
-    // About the values of the largest tile: the first, second and last along each axis tell.
-    int64_t values(size_t begin, size_t fresh, size_t end, const int64_t* size) const {
-        const int64_t* extents = at[end].extents;
-        int64_t most = 0, which[3][3];
-        for (int a = 0; a < 3; a++) {
-            const int64_t last = (extents[a] - 1) / size[a];
-            which[a][0] = 0, which[a][1] = std::min<int64_t>(1, last), which[a][2] = last;
-        }
-        for (int64_t d : which[0])
-            for (int64_t h : which[1])
-                for (int64_t w : which[2]) {
-                    const int64_t index[3] = {d, h, w};
-                    most = std::max(most, values(begin, fresh, end, tile_at(index, size, extents)));
-                }
-        return most;
-    }
-
-    // A division into tiles that depends on the sizes alone.
-    void divide(size_t begin, size_t fresh, size_t end, int64_t* size) const {
-        const int64_t* extents = at[end].extents;
-        for (int a = 0; a < 3; a++) size[a] = extents[a];
-        for (size_t i = begin; i < end; i++)
-            if (is_resident(p.steps[i].op)) return;
-        // Every tile reads all weights: many of them want many positions to meet.
-        const bool heavy = begin == 0 && packed_size<T>(p) * int64_t(sizeof(T)) > HEAVY_BYTES;
-        const int64_t fewest = heavy ? FEWEST_TILES / 8 : FEWEST_TILES;
-        for (int64_t limit = heavy ? 4 * TILE_BYTES : TILE_BYTES;; limit /= 2) {
-            size[0] = size[1] = 1;
-            for (int64_t parts = 1; parts <= extents[2]; parts++) {
-                size[2] = (extents[2] + parts - 1) / parts;
-                if (values(begin, fresh, end, size) * int64_t(sizeof(T)) <= limit) break;
-            }
-            for (int a : {1, 0})
-                for (int64_t next = size[a] + 1; next <= extents[a]; next++) {
-                    int64_t trial[3] = {size[0], size[1], size[2]};
-                    trial[a] = next;
-                    if (values(begin, fresh, end, trial) * int64_t(sizeof(T)) > limit) break;
-                    size[a] = next;
-                }
-            int64_t tiles = p.batch;
-            for (int a = 0; a < 3; a++) tiles *= (extents[a] + size[a] - 1) / size[a];
-            if (tiles >= fewest || limit <= TILE_BYTES / 8) return;
-        }
-    }
-
     // One walk over all tiles; the values go to `keep`, to the output where it is null.
     void segment(size_t begin, size_t fresh, size_t end, T* keep) {
         int64_t size[3], counts[3];
-        divide(begin, fresh, end, size);
+        division.divide(begin, fresh, end, size);
         for (int a = 0; a < 3; a++) counts[a] = (at[end].extents[a] + size[a] - 1) / size[a];
         const int64_t per_sample = counts[0] * counts[1] * counts[2], tiles = p.batch * per_sample;
         for (size_t i = fresh; i < end; i++)
             if (is_stats(p.steps[i].op)) start(i, tiles);
-        const int64_t count = room(begin, fresh, end, size);
+        const int64_t count = division.room(begin, fresh, end, size);
         // What each thread has for itself, and what it does with tile t.
         struct Own {
             Buffer<T> values, spare;
@@ -336,12 +85,13 @@ template <class T> class Engine {
             std::vector<Moments> moments;
         };
         const auto prepare = [&] {
-            return Own{allocate<T>(count), allocate<T>(count), {p, source, element, strides, inputs}, {}};
+            return Own{allocate<T>(count), allocate<T>(count),
+                       {p, source.data, source.element, source.strides, source.inputs}, {}};
         };
-        in_parallel(tiles, prepare, [&](Own& own, int64_t t) {
+        in_parallel(threads, tiles, prepare, [&](Own& own, int64_t t) {
             const int64_t k = t % per_sample;
             const int64_t index[3] = {k / counts[2] / counts[1], k / counts[2] % counts[1], k % counts[2]};
-            const auto found = boxes(begin, fresh, end, tile_at(index, size, at[end].extents));
+            const auto found = division.boxes(begin, fresh, end, division.tile_at(index, size, at[end].extents));
             Tile<T> tile = {found[0], at[begin].channels, own.values.get(), own.spare.get(), t / per_sample, t};
             if (begin == 0)
                 own.convolve(tile);
@@ -357,7 +107,7 @@ template <class T> class Engine {
                 i = next;
             }
             if (!keep)
-                write(tile);
+                write(p, tile);
             else if (keep != &nowhere)
                 save(tile, end, keep);
         });
@@ -470,7 +220,7 @@ template <class T> class Engine {
             case TF_GROUP_NORM: {
                 Statistic<T> own(1, c.slots);
                 slot_moments(tile, moments);
-                affine(own, 0, by_group(moments, c, s.i0), c, s);
+                affine(own, 0, by_group(moments, c, s.i0).data(), s.i0, c, s);
                 return apply<TF_GROUP_APPLY>(tile, s, own);
             }
             case TF_SPACE_SOFTMAX: {
@@ -548,49 +298,7 @@ template <class T> class Engine {
     void start(size_t i, int64_t tiles) {
         Statistic<T>& statistic = statistics[i];
         statistic.width = p.steps[i].op == TF_GROUP_STATS ? p.steps[i].i0 : at[i].channels.slots;
-        statistic.moments.assign(tiles * statistic.width, Moments());
-    }
-
-    static void put(Statistic<T>& statistic, const Tile<T>& tile, const std::vector<Moments>& moments) {
-        std::copy(moments.begin(), moments.end(), statistic.moments.begin() + tile.index * statistic.width);
-    }
-
-    static std::vector<Moments> by_group(const std::vector<Moments>& slots, const Channels& c, int64_t groups) {
-        std::vector<Moments> found(groups);
-        for (int64_t i = 0; i < c.count; i++) found[i / (c.count / groups)].merge(slots[c.slot(i)]);
-        return found;
-    }
-
-    // Sum over positions of each slot of exp(x), which takes the place of x, or of exp(x - top).
-    template <bool KEEP> static std::vector<Moments> sums(Tile<T>& tile, const std::vector<T>& top = {}) {
-        const int64_t slots = tile.channels.slots;
-        std::vector<Moments> found(slots);
-        sum_by_blocks(
-            tile, 1,
-            [&](T* v, int64_t s, T* total) {
-                Vec<T> x = load(v + s);
-                if (!KEEP) x = x - load(&top[s]);
-                x = exponential(x);
-                if (KEEP) store(v + s, x);
-                store(total + s, load(total + s) + x);
-            },
-            [&](int64_t s, const T* total) { found[s].m2 += double(total[s]); });
-        for (int64_t s = 0; s < slots; s++) {
-            found[s].n = double(tile.box.positions());
-            found[s].mean = KEEP ? 0 : double(top[s]);
-        }
-        return found;
-    }
-
-    static std::vector<Moments> maxima(Tile<T>& tile) {
-        std::vector<T> top(tile.values, tile.values + tile.channels.slots);
-        each_position(tile, [&](T* v, int64_t s) { store(&top[s], maximum(load(&top[s]), load(v + s))); });
-        std::vector<T> shift = top;
-        for (T& most : shift)
-            if (most == -INFINITY) most = 0;  // nothing but -Inf: each adds exp(-Inf) = 0
-        auto found = sums<false>(tile, shift);
-        for (size_t s = 0; s < top.size(); s++) found[s].mean = double(top[s]);
-        return found;
+        statistic.moments = allocate<Moments>(tiles * statistic.width);  // every tile puts its own
     }
 
     // Merge the partials in the order of the tiles.
@@ -603,50 +311,39 @@ template <class T> class Engine {
         statistic.resize(sets, c.slots);
         size_t use = i;
         while (p.steps[use].op != s.op - TF_BATCH_STATS + TF_BATCH_APPLY) use++;
+        const bool moments = s.op == TF_BATCH_STATS || s.op == TF_GROUP_STATS;
+        std::vector<Moments> merged(sets * statistic.width);
+#pragma omp parallel for schedule(static) num_threads(threads)
+        for (int64_t i = 0; i < sets * statistic.width; i++) {
+            const Moments* part = statistic.moments.get() + i / statistic.width * each * statistic.width;
+            for (int64_t t = 0; t < each; t++, part += statistic.width) {
+                const Moments& next = part[i % statistic.width];
+                moments ? merged[i].merge(next) : merge_sums(merged[i], next);
+            }
+        }
         for (int64_t set = 0; set < sets; set++) {
-            std::vector<Moments> merged(statistic.width);
-            for (int64_t t = 0; t < each; t++)
-                for (int64_t k = 0; k < statistic.width; k++) {
-                    const Moments& part = statistic.moments[(set * each + t) * statistic.width + k];
-                    if (s.op == TF_BATCH_STATS || s.op == TF_GROUP_STATS)
-                        merged[k].merge(part);
-                    else
-                        merge_sums(merged[k], part);
-                }
-            if (s.op == TF_BATCH_STATS || s.op == TF_GROUP_STATS)
-                affine(statistic, set * c.slots, merged, c, p.steps[use]);
-            else
-                for (int64_t k = 0; k < c.slots; k++) {
-                    statistic.shift[set * c.slots + k] = s.op == TF_MAX_STATS ? T(merged[k].mean) : T(0);
-                    statistic.scale[set * c.slots + k] = T(1 / merged[k].m2);
-                }
+            const Moments* of = &merged[set * statistic.width];
+            if (moments) {
+                affine(statistic, set * c.slots, of, statistic.width, c, p.steps[use]);
+                continue;
+            }
+            for (int64_t k = 0; k < c.slots; k++) {
+                statistic.shift[set * c.slots + k] = s.op == TF_MAX_STATS ? T(of[k].mean) : T(0);
+                statistic.scale[set * c.slots + k] = T(1 / of[k].m2);
+            }
         }
-        statistic.moments = std::vector<Moments>();
-    }
-
-    // mean holds a maximum, m2 a sum of exp(x - maximum): bring both to the larger maximum.
-    static void merge_sums(Moments& a, const Moments& b) {
-        if (b.n == 0) return;
-        if (a.n == 0) {
-            a = b;
-            return;
-        }
-        const double top = a.mean > b.mean || a.mean != a.mean ? a.mean : b.mean;
-        const auto share = [&](const Moments& m) { return m.mean == top ? m.m2 : m.m2 * std::exp(m.mean - top); };
-        a.m2 = share(a) + share(b);
-        a.mean = top;
-        a.n += b.n;
+        statistic.moments.reset();
     }
 
     // (x - mean) * (1 / sqrt(var + eps) * weight) + bias, from moments of slots or of groups.
-    void affine(Statistic<T>& to, int64_t offset, const std::vector<Moments>& moments, const Channels& c,
+    void affine(Statistic<T>& to, int64_t offset, const Moments* moments, int64_t count, const Channels& c,
                 const transfuse_step& s) const {
         const auto weight = s.t0 ? by_slot(s.t0, c, 1) : std::vector<T>(c.slots, T(1));
         const auto bias = by_slot(s.t1, c, 0);
         const bool grouped = s.op != TF_BATCH_APPLY;
         for (int64_t i = 0; i < c.count; i++) {
             const int64_t slot = c.slot(i);
-            const Moments& m = moments[grouped ? i / (c.count / int64_t(moments.size())) : slot];
+            const Moments& m = moments[grouped ? i / (c.count / count) : slot];
             to.shift[offset + slot] = T(m.mean);
             to.scale[offset + slot] = T(double(weight[slot]) / std::sqrt(m.m2 / m.n + s.f0));
             to.offset[offset + slot] = bias[slot];
@@ -671,56 +368,6 @@ template <class T> class Engine {
         each_row(tile, level, memory, [](T* m, T* v, int64_t n) { memcpy(m, v, n); });
     }
 
-    void write(Tile<T>& tile) const {
-        const int64_t* st = p.output_strides;
-        const int64_t width = tile.box.size(2), slots = tile.channels.slots;
-        const Channels& c = tile.channels;
-        const bool as_is = (p.element == TF_F32 || p.element == TF_F64) && st[4] == 1;
-        std::vector<T> lines(as_is ? 0 : width * LANES<T>);
-        for (int64_t d = tile.box.lo[0]; d < tile.box.hi[0]; d++)
-            for (int64_t h = tile.box.lo[1]; h < tile.box.hi[1]; h++) {
-                const T* v = tile.at(tile.box.at(d, h, tile.box.lo[2]));
-                const int64_t base = tile.n * st[0] + d * st[2] + h * st[3] + tile.box.lo[2] * st[4];
-                if (st[1] == 1 && c.dense()) {  // channels last: as the tile lies
-                    for (int64_t w = 0; w < width; w++)
-                        store_row(p.element, p.output, base + w * st[4], 1, c.count, v + w * slots);
-                    continue;
-                }
-                for (int64_t g = 0; g < c.count; g += c.per_group)
-                    for (int64_t o = 0; o < c.per_group; o += LANES<T>) {
-                        const int lanes = int(std::min<int64_t>(LANES<T>, c.per_group - o));
-                        const T* from = v + c.slot(g) + o;
-                        const int64_t to = base + (g + o) * st[1];
-                        if (as_is) {
-                            turn(from, slots, width, lanes, static_cast<T*>(p.output) + to, st[1]);
-                            continue;
-                        }
-                        turn(from, slots, width, lanes, lines.data(), width);
-                        for (int l = 0; l < lanes; l++)
-                            store_row(p.element, p.output, to + l * st[1], st[4], width, lines.data() + l * width);
-                    }
-            }
-    }
-
-    // A vector of channels of every position into a row of positions of every channel.
-    static void turn(const T* from, int64_t slots, int64_t width, int lanes, T* to, int64_t pitch) {
-        constexpr int L = LANES<T>;
-        int64_t w = 0;
-        for (; w + L <= width; w += L) {
-            Vec<T> r[L];
-#pragma GCC unroll 16
-            for (int i = 0; i < L; i++) r[i] = load(from + (w + i) * slots);
-            transpose<T>(r);
-            if (lanes == L) {
-#pragma GCC unroll 16
-                for (int i = 0; i < L; i++) store(to + i * pitch + w, r[i]);
-            } else {
-                for (int i = 0; i < lanes; i++) store(to + i * pitch + w, r[i]);
-            }
-        }
-        for (; w < width; w++)
-            for (int i = 0; i < lanes; i++) to[i * pitch + w] = from[w * slots + i];
-    }
 };
 
 template <class T> static void run_as(const transfuse_program& p, int threads) {

@@ -1,5 +1,7 @@
 // The inner loops: positions x output channels, summed over taps and input channels.
 #pragma once
+#include <algorithm>
+
 #include "vector.h"
 
 namespace TF_NAMESPACE {
@@ -9,11 +11,20 @@ struct Tap {
     int64_t x, w;
 };
 
+// What becomes of a sum: it is the first of its place, or added to it; `second` is the distance to
+// another place that it joins too, 0 for none.
+struct To {
+    bool first;
+    int64_t second;
+    bool minus;
+};
+
 // M positions times N vectors of channels, accumulated in registers.
 //   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * cs + i] * w[t.w + c * N*LANES + j]
+// and the same sum is added to a second place, or taken from it.
 template <class T, int M, int N>
 static void block(const T* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
-                  const T* __restrict w, T* __restrict s, int64_t ps, bool first) {
+                  const T* __restrict w, T* __restrict s, int64_t ps, To to) {
     constexpr int L = LANES<T>;
     Vec<T> acc[M][N];
 #pragma GCC unroll 16
@@ -42,13 +53,21 @@ static void block(const T* __restrict x, const Tap* taps, int count, int channel
     for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < N; j++) {
-            T* to = s + i * ps + j * L;
-            store(to, first ? acc[i][j] : load(to) + acc[i][j]);
+            T* at = s + i * ps + j * L;
+            store(at, to.first ? acc[i][j] : load(at) + acc[i][j]);
+        }
+    if (!to.second) return;
+#pragma GCC unroll 16
+    for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < N; j++) {
+            T* at = s + to.second + i * ps + j * L;
+            store(at, to.minus ? load(at) - acc[i][j] : load(at) + acc[i][j]);
         }
 }
 
 template <class T>
-using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, T*, int64_t, bool);
+using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, T*, int64_t, To);
 
 // block<1> to block<TF_ROWS>, by the number of positions.
 template <class T, int N> static Block<T> block_of(int positions) {
@@ -61,13 +80,25 @@ template <class T, int N> static Block<T> block_of(int positions) {
     return table[positions - 1];
 }
 
-// A row of n positions. The remainder is shared between the last two blocks, so none is tiny.
+constexpr int TERMS = 64;  // about so many in a sum before it joins the others: keeps rounding small
+
+// A row of n positions. The remainder is shared between the last two blocks, so none is tiny. A block's
+// short sums are added up while it is in the first-level cache.
 template <class T, int N>
-static void row(const T* x, int64_t n, const Tap* taps, int count, int channels, int64_t cs, const T* w,
-                T* s, int64_t ps, bool first) {
+static void row(const T* x, int64_t n, const Tap* taps, int count, int channels, int64_t cs, const T* w, T* s,
+                int64_t ps, To to) {
+    const int taps_at_once = std::max(1, TERMS / channels);
+    const int parts = std::max(1, (channels + TERMS / 2) / TERMS), part = (channels + parts - 1) / parts;
     while (n > 0) {
-        int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
-        block_of<T, N>(m)(x, taps, count, channels, cs, w, s, ps, first);
+        const int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
+        const auto sum = block_of<T, N>(m);
+        To next = to;
+        for (int t = 0; t == 0 || t < count; t += taps_at_once)
+            for (int c = 0; c < channels; c += part) {
+                sum(x + c * cs, taps + t, std::min(taps_at_once, count - t), std::min(part, channels - c), cs,
+                    w + c * N * LANES<T>, s, ps, next);
+                next.first = false;
+            }
         x += m;
         s += m * ps;
         n -= m;

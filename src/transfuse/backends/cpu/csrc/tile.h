@@ -8,6 +8,11 @@
 
 namespace TF_NAMESPACE {
 
+// Windows of a step along an axis of n values.
+static int64_t windows(int64_t n, const transfuse_step& s, int axis) {
+    return (n + 2 * s.padding[axis] - s.kernel[axis]) / s.stride[axis] + 1;
+}
+
 // Positions lo <= p < hi along depth, height, width.
 struct Box {
     int64_t lo[3], hi[3];
@@ -128,70 +133,6 @@ static void pool(Tile<T>& tile, const transfuse_step& step, const Box& next, con
                 }
             }
     tile.swap(next);
-}
-
-// Mean and sum of squared deviations of n values; merged in a fixed order (Chan et al. 1979).
-struct Moments {
-    double n = 0, mean = 0, m2 = 0;
-    void merge(const Moments& o) {
-        if (o.n == 0) return;
-        double total = n + o.n, delta = o.mean - mean;
-        mean += delta * o.n / total;
-        m2 += o.m2 + delta * delta * n * o.n / total;
-        n = total;
-    }
-};
-
-// Adds up `kinds` sums of every slot: in the compute type over few positions, and those by `flush`,
-// so that a sum of thousands of terms is as good as one of few.
-template <class T, class Add, class Flush>
-static void sum_by_blocks(Tile<T>& tile, int kinds, Add add, Flush flush) {
-    constexpr int64_t SOME = 32;
-    const int64_t positions = tile.box.positions(), slots = tile.channels.slots;
-    std::vector<T> total(kinds * slots);
-    for (int64_t p0 = 0; p0 < positions; p0 += SOME) {
-        std::fill(total.begin(), total.end(), T(0));
-        for (int64_t p = p0; p < std::min(p0 + SOME, positions); p++)
-            for (int64_t s = 0; s < slots; s += LANES<T>) add(tile.at(p), s, total.data());
-        for (int64_t s = 0; s < slots; s++) flush(s, total.data());
-    }
-}
-
-// Moments of every slot over the tile's positions: two passes over values in the cache.
-template <class T> static void slot_moments(Tile<T>& tile, std::vector<Moments>& out) {
-    const double positions = double(tile.box.positions());
-    const int64_t slots = tile.channels.slots;
-    out.assign(slots, Moments());
-    // Shifted by the first value, so that the sums stay small beside a large mean.
-    sum_by_blocks(
-        tile, 1,
-        [&](const T* v, int64_t s, T* total) {
-            store(total + s, load(total + s) + (load(v + s) - load(tile.values + s)));
-        },
-        [&](int64_t s, const T* total) { out[s].mean += double(total[s]); });
-    std::vector<T> mean(slots);
-    for (int64_t s = 0; s < slots; s++) {
-        out[s].n = positions;
-        out[s].mean = double(tile.values[s]) + out[s].mean / positions;
-        mean[s] = T(out[s].mean);
-    }
-    std::vector<double> rest(slots);
-    sum_by_blocks(
-        tile, 2,
-        [&](const T* v, int64_t s, T* total) {
-            Vec<T> delta = load(v + s) - load(&mean[s]);
-            store(total + s, load(total + s) + delta * delta);
-            store(total + slots + s, load(total + slots + s) + delta);
-        },
-        [&](int64_t s, const T* total) {
-            out[s].m2 += double(total[s]);
-            rest[s] += double(total[slots + s]);
-        });
-    for (int64_t s = 0; s < slots; s++) {
-        const double off = rest[s] / positions;  // what rounding the mean to T left out
-        out[s].mean = double(mean[s]) + off;
-        out[s].m2 -= positions * off * off;
-    }
 }
 
 }  // namespace TF_NAMESPACE

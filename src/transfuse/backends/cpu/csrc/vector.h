@@ -5,7 +5,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 #include <utility>
+
+#if TF_BYTES > 16
+#include <immintrin.h>
+#endif
 
 #define TF_INLINE static inline __attribute__((always_inline))
 
@@ -24,6 +30,9 @@ template <> struct Types<double> {
 };
 template <class T> using Vec = typename Types<T>::Vector;
 template <class T> using Mask = typename Types<T>::Mask;
+// The bits of a value without its sign.
+template <class T>
+constexpr auto MAGNITUDE = std::numeric_limits<std::conditional_t<sizeof(T) == 4, int32_t, int64_t>>::max();
 template <class T> constexpr int LANES = TF_BYTES / sizeof(T);
 
 template <class T> TF_INLINE Vec<T> load(const T* p) {
@@ -34,29 +43,60 @@ template <class T> TF_INLINE void store(T* p, Vec<T> v) {
 }
 template <class T> TF_INLINE Vec<T> fill(T a) { return a - Vec<T>{}; }
 
-// NaN wins a maximum and a minimum, and passes a clamp.
-template <class V> TF_INLINE V maximum(V a, V b) { return (a > b) | (a != a) ? a : b; }
-template <class V> TF_INLINE V minimum(V a, V b) { return (a < b) | (a != a) ? a : b; }
-template <class V> TF_INLINE V clamp(V x, V low, V high) {
-    x = x < low ? low : x;
-    return x > high ? high : x;
+// One instruction on x86; b where either is NaN.
+template <class V> TF_INLINE V larger(V a, V b) { return a > b ? a : b; }
+template <class V> TF_INLINE V smaller(V a, V b) { return a < b ? a : b; }
+#if TF_BYTES == 64
+TF_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) {
+    return (Vec<float>)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
 }
+TF_INLINE Vec<float> smaller(Vec<float> a, Vec<float> b) {
+    return (Vec<float>)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+}
+#elif TF_BYTES == 32
+TF_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) {
+    return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b);
+}
+TF_INLINE Vec<float> smaller(Vec<float> a, Vec<float> b) {
+    return (Vec<float>)_mm256_min_ps((__m256)a, (__m256)b);
+}
+#endif
 
-// Fold the lanes of a vector, halves onto each other.
+// NaN wins a maximum and a minimum, and passes a clamp.
+template <class V> TF_INLINE V maximum(V a, V b) { return a != a ? a : larger(a, b); }
+template <class V> TF_INLINE V minimum(V a, V b) { return a != a ? a : smaller(a, b); }
+template <class V> TF_INLINE V clamp(V x, V low, V high) { return smaller(high, larger(low, x)); }
+
+// Lanes i and i ^ BY folded onto each other, in every lane.
+template <int BY, class V, class F, int... I> TF_INLINE V fold_by(V v, F f, std::integer_sequence<int, I...>) {
+    return f(v, __builtin_shufflevector(v, v, (I ^ BY)...));
+}
 template <class T, class F> TF_INLINE T fold_lanes(Vec<T> v, F f) {
-    T lanes[LANES<T>];
-    store(lanes, v);
-#pragma GCC unroll 4
-    for (int half = LANES<T> / 2; half; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; i++) lanes[i] = f(lanes[i], lanes[i + half]);
-    return lanes[0];
+    constexpr std::make_integer_sequence<int, LANES<T>> lanes;
+    if constexpr (LANES<T> > 8) v = fold_by<8>(v, f, lanes);
+    if constexpr (LANES<T> > 4) v = fold_by<4>(v, f, lanes);
+    if constexpr (LANES<T> > 2) v = fold_by<2>(v, f, lanes);
+    return fold_by<1>(v, f, lanes)[0];
 }
 template <class T> TF_INLINE T sum_lanes(Vec<T> v) {
-    return fold_lanes<T>(v, [](T a, T b) { return a + b; });
+    return fold_lanes<T>(v, [](Vec<T> a, Vec<T> b) { return a + b; });
 }
 template <class T> TF_INLINE T max_lanes(Vec<T> v) {
-    return fold_lanes<T>(v, [](T a, T b) { return a > b || a != a ? a : b; });
+    return fold_lanes<T>(v, [](Vec<T> a, Vec<T> b) { return maximum(a, b); });
+}
+
+// p * 2^n for whole n. Without an instruction for it in two factors, so that results near both ends of
+// the range are right.
+TF_INLINE Vec<float> scaled(Vec<float> p, Vec<float> n) {
+#if TF_BYTES == 64
+    return (Vec<float>)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
+#else
+    typedef Vec<float> V;
+    Mask<float> e = __builtin_convertvector(n, Mask<float>);
+    Mask<float> half = e >> 1;
+    V a = (V)((half + 127) << 23), b = (V)((e - half + 127) << 23);
+    return p * a * b;
+#endif
 }
 
 // exp in float32 to about one ulp: 2^n * p(r), r = x - n ln 2, |r| <= ln 2 / 2.
@@ -74,12 +114,7 @@ TF_INLINE Vec<float> exponential(Vec<float> x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    // 2^n in two factors, so that results near both ends of the range are right.
-    Mask<float> e = __builtin_convertvector(n, Mask<float>);
-    Mask<float> half = e >> 1;
-    V a = (V)((half + 127) << 23), b = (V)((e - half + 127) << 23);
-    V result = p * a * b;
-    return x != x ? x : result;
+    return scaled(p, n);  // NaN came through everything
 }
 TF_INLINE Vec<double> exponential(Vec<double> x) {
     for (int i = 0; i < LANES<double>; i++) x[i] = std::exp(x[i]);

@@ -112,11 +112,9 @@ def accumulate_exact(
         k = u * T.residues[2] + fw - tw * T.step[2]
         there = (i >= 0) & (i < T.inputs[0]) & (j >= 0) & (j < T.inputs[1]) & (n < batch)
         there = live[:, None] & (there & (k >= 0) & (k < T.inputs[2]))[None, :]
-        residue = i % T.residues[0] * T.residues[1] + j % T.residues[1]
-        residue = residue * T.residues[2] + k % T.residues[2]
-        at = row_of(
-            n, i // T.residues[0], j // T.residues[1], k // T.residues[2], batch, residue, T
-        )
+        residue = i % T.apart[0] * T.apart[1] + j % T.apart[1]
+        residue = residue * T.apart[2] + k % T.apart[2]
+        at = row_of(n, i // T.apart[0], j // T.apart[1], k // T.apart[2], batch, residue, T)
         at = at.to(tl.int64)[None, :] * (T.groups * T.kept)
         if T.depthwise:
             at += (channel // T.group_outputs)[:, None]
@@ -281,8 +279,11 @@ def convolve(
                     yd = yd.to(tl.int64)
                     yh = yh.to(tl.int64)
                     yw = yw.to(tl.int64)
-                place = n * A.strides[0] + yd * A.strides[2] + yh * A.strides[3]
-                target += (place + yw * A.strides[4])[None, :]
+                place = n * A.strides[0] + yd * A.strides[2] + yh * A.strides[3] + yw * A.strides[4]
+                if T.form == "rows":
+                    # Neighbours mostly lie side by side: a warp is to go along them.
+                    place = tl.max_contiguous(place, 2)
+                target += place[None, :]
             keep = there[None, :]
             if not (T.whole or A.summed):
                 keep = keep & live[:, None]

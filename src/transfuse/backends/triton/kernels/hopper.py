@@ -92,12 +92,28 @@ def view(ring, row, ROWS: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr)
 
 
 @gluon.jit
+def start_apart(C: gl.constexpr):
+    """Let half of the programs begin later: some then multiply while the others store."""
+    late = gl.program_id(0) % 2
+    if C.consumers == 1:  # the two of one multiprocessor above all
+        late = late + gl.program_id(0) // gl.maximum(gl.num_programs(0) // 2, 1) * 2
+        pause = late * (C.delay // 4)
+    else:
+        pause = late * (C.delay // 2)
+    gl.inline_asm_elementwise(
+        "nanosleep.u32 $1; mov.u32 $0, $1;", "=r,r", [pause], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
 def feed_strips(
     x, halo, strips, full, empty, tiles, G: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr
 ):
     """Rows of input for all width taps at once; what lies outside the copy reads as zero."""
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     BOXES: gl.constexpr = C.tile // C.box
+    if C.delay > 0:
+        start_apart(C)
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         block, cd, ch = locate(tile, G, C)
@@ -136,7 +152,7 @@ def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexp
         tiles = gl.minimum(tiles, gl.program_id(0) + 1)
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        block, cd, ch = locate(tile, G, C)
+        _, cd, ch = locate(tile, G, C)
         _, nd, sd = entry(G, 0, cd)
         _, nh, sh = entry(G, 1, ch)
         for tap in range(nd * nh):
@@ -170,7 +186,7 @@ def consume(
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     TAPS: gl.constexpr = len(G.taps)
     strips, weights, x_full, x_empty, w_full, w_empty, go = rings
-    out, batch, tiles, tensors, numbers, partials, plane, counted = rest
+    tiles = rest[2]
     if C.axis == 0:
         SHAPE: gl.constexpr = [C.channels, C.positions]
     else:
@@ -248,7 +264,7 @@ def interleave(even, odd, C: gl.constexpr):
 
 @gluon.constexpr_function
 def rows_layout(axis, vector):
-    """A warp along a row of positions, each thread at ``vector`` neighbours."""
+    """A warp along a row of positions, each thread at ``vector`` neighbours; a channel a warp."""
     if axis == 0:
         return gl.BlockedLayout([1, vector], [1, 32], [4, 1], [1, 0])
     return gl.BlockedLayout([vector, 1], [32, 1], [1, 4], [0, 1])
@@ -269,7 +285,7 @@ def finish(
     CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """Steps, statistic and store of one consumer's share of a tile."""
-    out, batch, tiles, tensors, numbers, partials, plane, counted = rest
+    out, batch, _, tensors, numbers, partials, plane, counted = rest
     AXIS: gl.constexpr = C.axis
     STEPS: gl.constexpr = A.after
     WHOLE: gl.constexpr = G.channels == C.channels
@@ -286,16 +302,20 @@ def finish(
         at += block % counted * OF_TILE + (cd * G.classes[1] + ch) * C.consumers + CONSUMER
         put(partials + at, plane, gather(v, there, LATE), live)
     if A.stored:
-        if C.store == "lines" and not A.summed:
-            write_lines(out, v, batch, block, cd, ch, CONSUMER, G, C, A)
-        else:
-            v = narrow(v, out.dtype.element_ty)
-            if C.store == "rows" and not A.summed:
-                ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
-                v = gl.convert_layout(v, ROWS)
-                channel, p = indices(v, C)
+        v = narrow(v, out.dtype.element_ty)
+        if C.store == "rows" and not A.summed:
+            ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
+            v = gl.convert_layout(v, ROWS)
+            channel = gl.arange(0, 4, layout=gl.SliceLayout(1 - AXIS, ROWS))
+            p = gl.arange(0, v.shape[1 - AXIS], layout=gl.SliceLayout(AXIS, ROWS))
             n0, there, place = places(block, p, batch, cd, ch, CONSUMER, G, C, A)
-            write(out, v, channel, channel < G.channels, n0, there, place, A, AXIS)
+            # One address for every fourth channel; the others lie at known distances.
+            out += n0.to(gl.int64) * A.strides[0]
+            out += gl.expand_dims(channel * A.strides[1], 1 - AXIS) + gl.expand_dims(place, AXIS)
+            write_rows(out, v, channel, gl.expand_dims(there, AXIS), 0, G, C, A)
+        else:
+            n0, there, place = places(block, p, batch, cd, ch, CONSUMER, G, C, A)
+            write(out, v, channel, live, n0, there, place, A, AXIS)
 
 
 @gluon.jit
@@ -319,6 +339,29 @@ def places(
         return n0, there, place + u * A.strides[4]
 
 
+@gluon.jit
+def write_rows(
+    out, v, channel, there,
+    FIRST: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
+):  # fmt: skip
+    """Store channels from ``FIRST`` on, four at a time; ``out`` are addresses of the first four."""
+    CHANNELS: gl.constexpr = v.shape[C.axis]
+    POSITIONS: gl.constexpr = v.shape[1 - C.axis]
+    if CHANNELS > 4:
+        if C.axis == 0:
+            both = gl.permute(gl.reshape(v, [2, CHANNELS // 2, POSITIONS]), [1, 2, 0])
+        else:
+            both = gl.permute(gl.reshape(v, [POSITIONS, 2, CHANNELS // 2]), [0, 2, 1])
+        low, high = gl.split(both)
+        write_rows(out, low, channel, there, FIRST, G, C, A)
+        write_rows(out, high, channel, there, FIRST + CHANNELS // 2, G, C, A)
+    elif G.channels > FIRST:
+        v = gl.convert_layout(v, rows_layout(C.axis, C.vector), assert_trivial=True)
+        if G.channels < FIRST + 4:
+            there &= gl.expand_dims(FIRST + channel < G.channels, 1 - C.axis)
+        gl.store(out + FIRST * A.strides[1], v, mask=there)
+
+
 @triton.jit
 def write(out, v, channel, live, n0, there, place, A: tl.constexpr, AXIS: tl.constexpr):
     """Store a tile. Offsets from a sample's first result fit 32 bits."""
@@ -329,229 +372,6 @@ def write(out, v, channel, live, n0, there, place, A: tl.constexpr, AXIS: tl.con
         target = tl.expand_dims(channel * A.strides[1], 1 - AXIS) + tl.expand_dims(place, AXIS)
         keep = tl.expand_dims(live, 1 - AXIS) & tl.expand_dims(there, AXIS)
         tl.store(out + target, v, mask=keep)
-
-
-@gluon.constexpr_function
-def lines_layout(axis, channels, words, part):
-    """A warp along a row, 32 words at once; a thread's registers run through the row first.
-
-    Then through its channels of one ``part``, then through the parts.
-    """
-
-    def at(position, channel):
-        return [channel, position] if axis == 0 else [position, channel]
-
-    def bits(begin, end):
-        return [1 << i for i in range(begin.bit_length() - 1, end.bit_length() - 1)]
-
-    across = [at(each, 0) for each in bits(32, words)]
-    down = [at(0, each) for each in bits(1, part // 4) + bits(part, channels)]
-    lanes = [at(each, 0) for each in bits(1, 32)]
-    warps = [at(0, each) for each in bits(part // 4, part)]
-    return gl.DistributedLinearLayout(across + down, lanes, warps, [], at(words, channels))
-
-
-@gluon.constexpr_function
-def turn_code(count):
-    """PTX that turns ``count`` registers of 32 lanes, a ring of words, by 0 to 31 words.
-
-    A lane first picks the register from which its word moves on, then words change lanes.
-    """
-    lines = ["{ .reg .b32 lane, from, to; .reg .pred wraps;", f".reg .b32 t<{count}>;"]
-    lines += ["mov.u32 lane, %laneid;", f"add.u32 to, lane, ${2 * count};"]
-    lines += ["setp.gt.u32 wraps, to, 31;", f"sub.u32 from, lane, ${2 * count};"]
-    for i in range(count):
-        lines.append(f"selp.b32 t{i}, ${count + (i - 1) % count}, ${count + i}, wraps;")
-    for i in range(count):
-        lines.append(f"shfl.sync.idx.b32 ${i}, t{i}, from, 31, 0xffffffff;")
-    return "\n".join(lines) + "}"
-
-
-@gluon.constexpr_function
-def turn_operands(count):
-    return ",".join(["=&r"] * count + ["r"] * (2 * count))
-
-
-@gluon.jit
-def turned(v, by, COUNT: gl.constexpr):
-    """Rows of a tile in ``lines_layout``, each turned by its own number of words below 32."""
-    CODE: gl.constexpr = turn_code(COUNT)
-    OPERANDS: gl.constexpr = turn_operands(COUNT)
-    return gl.inline_asm_elementwise(
-        CODE, OPERANDS, [v, by], dtype=gl.int32, is_pure=False, pack=COUNT
-    )
-
-
-@gluon.jit
-def runs(
-    block, batch, cd, ch,
-    CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-):  # fmt: skip
-    """A tile no longer than a line is at most two runs of results: where they lie and end.
-
-    Position ``q`` lies at ``first + q`` if ``q < break`` and at ``second + q`` if not.
-    """
-    T: gl.constexpr = rows_of(G, C)
-    START: gl.constexpr = CONSUMER * C.positions
-    n, d, h, w = anchors(block, START, batch, T)
-    left = G.extent[2] - w
-    m, e, i, _ = anchors(block, START + left, batch, T)
-    yd = d * G.classes[0] + cd
-    yh = h * G.classes[1] + ch
-    first = yd * A.strides[2] + yh * A.strides[3] + w * G.joined
-    here = (n < batch) & (yd < G.results[0]) & (yh < G.results[1])
-    turn = left * G.joined
-    ROW: gl.constexpr = C.positions * G.joined
-    end = gl.minimum(gl.minimum(turn, G.results[2] - w * G.joined), ROW)
-    first_end = gl.where(here, end, 0)
-    yd = e * G.classes[0] + cd
-    yh = i * G.classes[1] + ch
-    second = (m - n) * A.strides[0] + yd * A.strides[2] + yh * A.strides[3] - turn
-    here = (m < batch) & (yd < G.results[0]) & (yh < G.results[1])
-    second_end = gl.where(here, gl.minimum(turn + G.results[2], ROW), 0)
-    return n, turn, first, first_end, second, second_end
-
-
-@gluon.jit
-def write_lines(
-    out, v, batch, block, cd, ch,
-    CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-):  # fmt: skip
-    """Store rows of any width and alignment as whole lines of 128 bytes.
-
-    A line that a warp meets halfway costs two requests instead of one, and they are what limits
-    stores. So each channel's row is turned until its words lie in the lanes where lines begin.
-    """
-    ROW: gl.constexpr = C.positions * G.joined
-    if out.dtype.element_ty.primitive_bitwidth == 16:
-        WORDS: gl.constexpr = ROW // 2
-        v = paired(v, out.dtype.element_ty, C)
-    else:
-        WORDS: gl.constexpr = ROW
-        v = v.to(gl.int32, bitcast=True)
-    # 16 words of a thread at once: their addresses must not crowd out the other results.
-    PART: gl.constexpr = 2048 // WORDS
-    LINES: gl.constexpr = lines_layout(C.axis, C.channels, WORDS, PART)
-    v = gl.convert_layout(v, LINES)
-    n, turn, first, first_end, second, second_end = runs(block, batch, cd, ch, CONSUMER, G, C, A)
-    place = (turn, first, first_end, second, second_end)
-    write_part(out, v, n, place, 0, PART, WORDS, G, C, A)
-
-
-@gluon.jit
-def write_part(
-    out, v, n, place, FIRST: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr,
-    G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-):  # fmt: skip
-    """Rows of words from channel ``FIRST`` on, ``PART`` channels at a time."""
-    CHANNELS: gl.constexpr = v.shape[C.axis]
-    if CHANNELS > PART:
-        if C.axis == 0:
-            low, high = gl.split(gl.permute(gl.reshape(v, [2, CHANNELS // 2, WORDS]), [1, 2, 0]))
-        else:
-            low, high = gl.split(gl.permute(gl.reshape(v, [WORDS, 2, CHANNELS // 2]), [0, 2, 1]))
-        write_part(out, low, n, place, FIRST, PART, WORDS, G, C, A)
-        write_part(out, high, n, place, FIRST + CHANNELS // 2, PART, WORDS, G, C, A)
-    elif out.dtype.element_ty.primitive_bitwidth == 16:
-        write_pairs(out, v, n, place, FIRST, PART, WORDS, G, C, A)
-    else:
-        write_words(out, v, n, place, FIRST, PART, WORDS, G, C, A)
-
-
-@gluon.jit
-def of_part(
-    v, n, first, FIRST: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr,
-    G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-):  # fmt: skip
-    """A part in its own layout; its words' numbers; its rows: real, from where, in which phase.
-
-    The phase is where a row begins within its line; the tensor itself begins with one.
-    """
-    LAYOUT: gl.constexpr = lines_layout(C.axis, PART, WORDS, PART)
-    v = gl.convert_layout(v, LAYOUT, assert_trivial=True)
-    channel = FIRST + gl.arange(0, PART, layout=gl.SliceLayout(1 - C.axis, LAYOUT))
-    t = gl.expand_dims(gl.arange(0, WORDS, layout=gl.SliceLayout(C.axis, LAYOUT)), C.axis)
-    live = gl.expand_dims(channel < G.channels, 1 - C.axis)
-    row = gl.expand_dims(channel * A.strides[1], 1 - C.axis)
-    return v, t, live, row, row + first + (n.to(gl.int64) * A.strides[0]).to(gl.int32)
-
-
-@gluon.jit
-def write_words(
-    out, v, n, place, FIRST: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr,
-    G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-):  # fmt: skip
-    """Rows of 32-bit results."""
-    COUNT: gl.constexpr = WORDS // 32
-    turn, first, first_end, second, second_end = place
-    v, t, live, row, phase = of_part(v, n, first, FIRST, PART, WORDS, G, C, A)
-    by = phase & 31
-    v = turned(v, by, COUNT)
-    q = (t - by) & (WORDS - 1)
-    at = gl.where(q < turn, first, second) + q
-    keep = live & (q < gl.where(q < turn, first_end, second_end))
-    out += n.to(gl.int64) * A.strides[0]
-    gl.store(out + (row + at), v.to(gl.float32, bitcast=True), mask=keep)
-
-
-@gluon.jit
-def write_pairs(
-    out, v, n, place, FIRST: gl.constexpr, PART: gl.constexpr, WORDS: gl.constexpr,
-    G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-):  # fmt: skip
-    """Rows of pairs of 16-bit results, turned by an odd number too: then pairs are made anew."""
-    COUNT: gl.constexpr = WORDS // 32
-    ROW: gl.constexpr = 2 * WORDS
-    turn, first, first_end, second, second_end = place
-    v, t, live, row, phase = of_part(v, n, first, FIRST, PART, WORDS, G, C, A)
-    sample = n.to(gl.int64) * A.strides[0]
-    # A second run in another phase has no words of its own.
-    aligned = ((second - first) & 1) == 0
-    second_words = gl.where(aligned, second_end, 0)
-    write_ends(out + sample, v, t, live, row, place, aligned)
-    by = phase & 63
-    before = turned(v, by * 0 + 1, COUNT)
-    shifted = (v << 16) | ((before >> 16) & 0xFFFF)
-    v = turned(gl.where((by & 1) == 1, shifted, v), by >> 1, COUNT)
-    q = (2 * t - by) & (ROW - 1)
-    in_first = q < turn
-    keep = live & (q + 1 < gl.where(in_first, first_end, second_words))
-    odd = sample.to(gl.int32) & 1  # count from an even element
-    at = row + (gl.where(in_first, first, second) + odd) + q
-    words = (out + (sample - odd)).to(gl.pointer_type(gl.int32), bitcast=True)
-    gl.store(words + (at >> 1), v, mask=keep)
-
-
-@gluon.jit
-def write_ends(out, v, t, live, row, place, aligned):
-    """The first and last results of both runs, which may share a word with what is not theirs."""
-    HALF: gl.constexpr = out.dtype.element_ty
-    turn, first, first_end, second, second_end = place
-    for half in gl.static_range(2):
-        q = 2 * t + half
-        in_first = q < turn
-        start = gl.where(in_first, 0, turn)
-        end = gl.where(in_first, first_end, second_end)
-        keep = (q < end) & ((q == start) | (q == end - 1) | ~(in_first | aligned))
-        at = gl.where(in_first, first, second) + q
-        u = (v >> (16 * half)).to(gl.int16).to(HALF, bitcast=True)
-        gl.store(out + (row + at), u, mask=live & keep)
-
-
-@gluon.jit
-def paired(v, KIND: gl.constexpr, C: gl.constexpr):
-    """Neighbouring results of a row as two 16-bit halves of one word: registers only."""
-    if C.axis == 0:
-        low, high = gl.split(gl.reshape(v, [v.shape[0], v.shape[1] // 2, 2]))
-    else:
-        low, high = gl.split(gl.permute(gl.reshape(v, [v.shape[0] // 2, 2, v.shape[1]]), [0, 2, 1]))
-    if KIND == gl.float16:
-        CODE: gl.constexpr = "cvt.rn.f16x2.f32 $0, $2, $1;"
-    else:
-        CODE: gl.constexpr = "cvt.rn.bf16x2.f32 $0, $2, $1;"
-    return gl.inline_asm_elementwise(
-        CODE, "=r,f,f", [low, high], dtype=gl.int32, is_pure=True, pack=1
-    )
 
 
 @gluon.jit(do_not_specialize=["epoch"])

@@ -69,7 +69,8 @@ def sources(
         v = steps(v, channel, live, live, n, tensors, numbers, 1, BEFORE, 0)
     else:
         v = tl.full([BLOCK_C, BLOCK_P], float("-inf") if C.pool == "max" else 0.0, ACC)
-        for member in range(C.kernel[0] * C.kernel[1] * (C.kernel[2] // RUN)):
+        MEMBERS: tl.constexpr = C.members
+        for member in tl.range(0, MEMBERS, loop_unroll_factor=4):
             z = d * C.stride[0] - C.padding[0] + member // (C.kernel[1] * (C.kernel[2] // RUN))
             y = h * C.stride[1] - C.padding[1] + member // (C.kernel[2] // RUN) % C.kernel[1]
             if RUN > 1:  # a window's elements of one line lie side by side: all in one load

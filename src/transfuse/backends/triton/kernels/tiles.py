@@ -65,11 +65,11 @@ def row_of(n, d, h, w, batch, residue, T: tl.constexpr):
 @triton.jit
 def divided(offset, residue, AXIS: tl.constexpr, T: tl.constexpr):
     """An offset in inputs as one in rows, and the residue with that of this axis."""
-    if T.residues[AXIS] > 1:
+    if T.apart[AXIS] > 1:
         # Offsets may be negative: a multiple of the residues keeps division in the positive.
-        positive = offset + (T.residues[AXIS] << 16)
-        residue = residue * T.residues[AXIS] + positive % T.residues[AXIS]
-        offset = positive // T.residues[AXIS] - (1 << 16)
+        positive = offset + (T.apart[AXIS] << 16)
+        residue = residue * T.apart[AXIS] + positive % T.apart[AXIS]
+        offset = positive // T.apart[AXIS] - (1 << 16)
     return offset, residue
 
 
@@ -77,6 +77,10 @@ def divided(offset, residue, AXIS: tl.constexpr, T: tl.constexpr):
 def load_rows(x, n, d, h, w, batch, od, oh, ow, channel, T: tl.constexpr):
     """The tile of input at an offset from the anchors that start at (n, d, h, w): [P, depth]."""
     residue = 0
+    if T.lone:
+        d = d * T.residues[0]
+        h = h * T.residues[1]
+        w = w * T.residues[2]
     od, residue = divided(od, residue, 0, T)
     oh, residue = divided(oh, residue, 1, T)
     ow, residue = divided(ow, residue, 2, T)

@@ -1,0 +1,192 @@
+// The shapes between steps, and tiles that depend on them alone.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "convolution.h"
+#include "tile.h"
+
+namespace TF_NAMESPACE {
+
+constexpr int64_t TILE_BYTES = 224 * 1024;  // a tile's values, beside its inputs in the second-level cache
+constexpr int64_t LARGEST_BYTES = 2 << 20;   // of a tile, however wide the stride
+constexpr int64_t HEAVY_BYTES = 512 * 1024;  // weights beyond the second-level cache
+constexpr int64_t FEWEST_TILES = 48;        // so that many threads find work; never by their number
+
+// The shape of the values before a step.
+struct Level {
+    int64_t extents[3];
+    Channels channels;
+};
+
+static bool is_window(int op) { return op == TF_MAX_POOL || op == TF_SUM_POOL || op == TF_SIGN_POOL; }
+static bool is_stats(int op) { return op >= TF_BATCH_STATS && op <= TF_MAX_STATS; }
+static bool is_resident(int op) { return op == TF_GROUP_NORM || op == TF_SPACE_SOFTMAX; }
+
+// Steps that see one position at a time, and those of them that see one element.
+static bool is_element(int op) {
+    return op <= TF_TANH || (op >= TF_BATCH_APPLY && op <= TF_MAX_APPLY);
+}
+static bool is_position(int op) { return is_element(op) || op == TF_SOFTMAX; }
+
+template <class T> class Division {
+  public:
+    std::vector<Level> at;  // before each step, and after the last
+
+    Division(const transfuse_program& program, const int64_t* inputs) : p(program) {
+        Level level;
+        for (int a = 0; a < 3; a++)
+            level.extents[a] = (inputs[a] - 1) * p.stride[a] - 2 * p.padding[a] +
+                               p.dilation[a] * (p.kernel[a] - 1) + p.output_padding[a] + 1;
+        level.channels = conv_channels<T>(p);
+        for (int i = 0; i < p.steps_count; i++) {
+            at.push_back(level);
+            if (is_window(p.steps[i].op))
+                for (int a = 0; a < 3; a++) level.extents[a] = windows(level.extents[a], p.steps[i], a);
+            if (p.steps[i].op == TF_SUM) level.channels = {1, 1, LANES<T>, LANES<T>};
+        }
+        at.push_back(level);
+    }
+
+    // A division into tiles that depends on the sizes alone.
+    void divide(size_t begin, size_t fresh, size_t end, int64_t* size) const {
+        const int64_t* extents = at[end].extents;
+        for (int a = 0; a < 3; a++) size[a] = extents[a];
+        for (size_t i = begin; i < end; i++)
+            if (is_resident(p.steps[i].op)) return;
+        // Every tile reads all weights: many of them want many positions to meet, and few tiles.
+        const int64_t weights = begin == 0 ? packed_size<T>(p) * int64_t(sizeof(T)) : 0;
+        const bool heavy = weights > HEAVY_BYTES;
+        const int64_t fewest = FEWEST_TILES / (weights > 8 * HEAVY_BYTES ? 8 : heavy ? 2 : 1);
+        const int64_t smallest = heavy ? TILE_BYTES : TILE_BYTES / 8;
+        const int64_t rows = std::min(rows_of_pairs(begin, fresh, end), extents[1]);
+        // A block of the microkernel in every phase, however wide the stride: else weights are read for little.
+        const int64_t position = at[0].channels.slots * int64_t(sizeof(T));
+        const int64_t block = std::min(LARGEST_BYTES, TF_ROWS * p.stride[2] * position);
+        for (int64_t limit = std::max(block, heavy ? 4 * TILE_BYTES : TILE_BYTES);; limit /= 2) {
+            size[0] = 1;
+            size[1] = rows;
+            for (int64_t parts = 1; parts <= extents[2]; parts++) {
+                size[2] = (extents[2] + parts - 1) / parts;
+                if (values(begin, fresh, end, size) * int64_t(sizeof(T)) <= limit) break;
+            }
+            grow(begin, fresh, end, limit, rows, size);
+            int64_t tiles = p.batch;
+            for (int a = 0; a < 3; a++) tiles *= (extents[a] + size[a] - 1) / size[a];
+            if (tiles >= fewest || limit / 2 < std::max(block, smallest)) return;
+        }
+    }
+
+    static Box tile_at(const int64_t* index, const int64_t* size, const int64_t* extents) {
+        Box tile;
+        for (int a = 0; a < 3; a++) {
+            tile.lo[a] = index[a] * size[a];
+            tile.hi[a] = std::min(tile.lo[a] + size[a], extents[a]);
+        }
+        return tile;
+    }
+
+    // The boxes a tile has before each step from `begin` to `end`, last one the tile itself; steps
+    // from `fresh` on gather.
+    std::vector<Box> boxes(size_t begin, size_t fresh, size_t end, const Box& tile) const {
+        std::vector<Box> found(end - begin + 1);
+        Box box = tile;    // what the steps that follow read
+        Box share = tile;  // the tile's share of all positions: shares meet without gap or overlap
+        found.back() = tile;
+        for (size_t i = end; i-- > begin;) {
+            const transfuse_step& s = p.steps[i];
+            if (is_window(s.op))
+                for (int a = 0; a < 3; a++) {
+                    const int64_t lo = box.lo[a] * s.stride[a] - s.padding[a];
+                    const int64_t hi = (box.hi[a] - 1) * s.stride[a] - s.padding[a] + s.kernel[a];
+                    box.lo[a] = std::max<int64_t>(0, lo);
+                    box.hi[a] = std::min(at[i].extents[a], hi);
+                    const bool last = share.hi[a] == at[i + 1].extents[a];
+                    share.lo[a] *= s.stride[a];
+                    share.hi[a] = last ? at[i].extents[a] : share.hi[a] * s.stride[a];
+                }
+            // A statistic covers what later windows leave out, too.
+            if ((is_stats(s.op) && i >= fresh) || is_resident(s.op)) box = share;
+            found[i - begin] = box;
+        }
+        return found;
+    }
+
+    // Values that every tile of a division has room in: axes are independent, so the longest box
+    // along each one tells.
+    int64_t room(size_t begin, size_t fresh, size_t end, const int64_t* size) const {
+        const int64_t* extents = at[end].extents;
+        std::vector<int64_t> positions(end - begin + 1, 1);
+        for (int a = 0; a < 3; a++) {
+            std::vector<int64_t> longest(end - begin + 1, 0);
+            for (int64_t index[3] = {0, 0, 0}; index[a] * size[a] < extents[a]; index[a]++) {
+                const auto found = boxes(begin, fresh, end, tile_at(index, size, extents));
+                for (size_t i = 0; i < longest.size(); i++) longest[i] = std::max(longest[i], found[i].size(a));
+            }
+            for (size_t i = 0; i < longest.size(); i++) positions[i] *= longest[i];
+        }
+        int64_t most = 0;
+        for (size_t i = begin; i <= end; i++) most = std::max(most, positions[i - begin] * at[i].channels.slots);
+        return most;
+    }
+
+  private:
+    const transfuse_program& p;
+
+    // Values that the largest of a tile's boxes holds.
+    int64_t values(size_t begin, size_t fresh, size_t end, const Box& tile) const {
+        const auto found = boxes(begin, fresh, end, tile);
+        int64_t most = 0;
+        for (size_t i = begin; i <= end; i++)
+            most = std::max(most, found[i - begin].positions() * at[i].channels.slots);
+        return most;
+    }
+
+    // About the values of the largest tile: the first, second and last along each axis tell.
+    int64_t values(size_t begin, size_t fresh, size_t end, const int64_t* size) const {
+        const int64_t* extents = at[end].extents;
+        int64_t most = 0, which[3][3];
+        for (int a = 0; a < 3; a++) {
+            const int64_t last = (extents[a] - 1) / size[a];
+            which[a][0] = 0, which[a][1] = std::min<int64_t>(1, last), which[a][2] = last;
+        }
+        for (int64_t d : which[0])
+            for (int64_t h : which[1])
+                for (int64_t w : which[2]) {
+                    const int64_t index[3] = {d, h, w};
+                    most = std::max(most, values(begin, fresh, end, tile_at(index, size, extents)));
+                }
+        return most;
+    }
+
+    // Rows that a tile grows by: those of whole pairs in every phase of the convolution.
+    int64_t rows_of_pairs(size_t begin, size_t fresh, size_t end) const {
+        if (begin > 0 || !is_paired<T>(p)) return 1;
+        for (int64_t rows = 1; rows <= 2 * p.stride[1]; rows++) {
+            const int64_t index[3] = {0, 1, 0}, size[3] = {1, rows, 1};
+            if (2 * rows > at[end].extents[1]) break;
+            const Box box = boxes(begin, fresh, end, tile_at(index, size, at[end].extents))[0];
+            if (box.size(1) % (2 * p.stride[1]) == 0) return rows;
+        }
+        return 1;
+    }
+
+    // Makes tiles larger while they fit: along the axis where inputs that neighbours read too weigh most.
+    void grow(size_t begin, size_t fresh, size_t end, int64_t limit, int64_t rows, int64_t* size) const {
+        const int64_t *extents = at[end].extents, by[2] = {1, rows};
+        bool done[2] = {false, false};
+        while (!done[0] || !done[1]) {
+            const int64_t first[3] = {0, 0, 0};
+            const Box box = boxes(begin, fresh, end, tile_at(first, size, extents))[0];
+            double shared[2];
+            for (int a : {0, 1}) shared[a] = double(p.dilation[a] * (p.kernel[a] - 1)) / double(box.size(a));
+            const int a = done[0] || (!done[1] && shared[1] >= shared[0]) ? 1 : 0;
+            int64_t trial[3] = {size[0], size[1], size[2]};
+            trial[a] += by[a];
+            done[a] = trial[a] > extents[a] || values(begin, fresh, end, trial) * int64_t(sizeof(T)) > limit;
+            if (!done[a]) size[a] = trial[a];
+        }
+    }
+};
+
+}  // namespace TF_NAMESPACE

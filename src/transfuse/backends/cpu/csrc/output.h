@@ -1,0 +1,61 @@
+// Tiles into the output.
+#pragma once
+#include "convert.h"
+#include "tile.h"
+
+namespace TF_NAMESPACE {
+
+// A vector of channels of every position into a row of positions of every channel.
+template <class T>
+static void turn(const T* from, int64_t slots, int64_t width, int lanes, T* to, int64_t pitch) {
+    constexpr int L = LANES<T>;
+    int64_t w = 0;
+    for (; w + L <= width; w += L) {
+        Vec<T> r[L];
+#pragma GCC unroll 16
+        for (int i = 0; i < L; i++) r[i] = load(from + (w + i) * slots);
+        transpose<T>(r);
+        if (lanes == L) {
+#pragma GCC unroll 16
+            for (int i = 0; i < L; i++) store(to + i * pitch + w, r[i]);
+        } else {
+            for (int i = 0; i < lanes; i++) store(to + i * pitch + w, r[i]);
+        }
+    }
+    for (; w < width; w++)
+        for (int i = 0; i < lanes; i++) to[i * pitch + w] = from[w * slots + i];
+}
+
+// A tile's values at their place, in the output's layout and type.
+template <class T> static void write(const transfuse_program& p, Tile<T>& tile) {
+    const int64_t* st = p.output_strides;
+    const int64_t width = tile.box.size(2), slots = tile.channels.slots;
+    const Channels& c = tile.channels;
+    const bool as_is = (p.element == TF_F32 || p.element == TF_F64) && st[4] == 1;
+    std::vector<T> lines(as_is ? 0 : width * LANES<T>);
+    for (int64_t d = tile.box.lo[0]; d < tile.box.hi[0]; d++)
+        for (int64_t h = tile.box.lo[1]; h < tile.box.hi[1]; h++) {
+            const T* v = tile.at(tile.box.at(d, h, tile.box.lo[2]));
+            const int64_t base = tile.n * st[0] + d * st[2] + h * st[3] + tile.box.lo[2] * st[4];
+            if (st[1] == 1 && c.dense()) {  // channels last: as the tile lies
+                for (int64_t w = 0; w < width; w++)
+                    store_row(p.element, p.output, base + w * st[4], 1, c.count, v + w * slots);
+                continue;
+            }
+            for (int64_t g = 0; g < c.count; g += c.per_group)
+                for (int64_t o = 0; o < c.per_group; o += LANES<T>) {
+                    const int lanes = int(std::min<int64_t>(LANES<T>, c.per_group - o));
+                    const T* from = v + c.slot(g) + o;
+                    const int64_t to = base + (g + o) * st[1];
+                    if (as_is) {
+                        turn(from, slots, width, lanes, static_cast<T*>(p.output) + to, st[1]);
+                        continue;
+                    }
+                    turn(from, slots, width, lanes, lines.data(), width);
+                    for (int l = 0; l < lanes; l++)
+                        store_row(p.element, p.output, to + l * st[1], st[4], width, lines.data() + l * width);
+                }
+        }
+}
+
+}  // namespace TF_NAMESPACE

@@ -1,0 +1,104 @@
+// Weights in the order in which the microkernel reads them.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "convert.h"
+#include "pairs.h"
+#include "tile.h"
+
+namespace TF_NAMESPACE {
+
+constexpr int NARROW = 4;
+constexpr int64_t MANY_BYTES = 16 << 20;   // of weights: beyond the last cache
+
+// Channels of one block of the microkernel: two vectors, one where a group has no more.
+template <class T> static int vectors(int64_t per_group) { return per_group > LANES<T> ? 2 : 1; }
+
+// Groups of so few output channels (depthwise, images) that vectors of positions serve better.
+template <class T> static bool is_narrow(const transfuse_program& p) {
+    return p.out_channels / p.groups <= NARROW && p.out_channels / p.groups * 4 <= LANES<T>;
+}
+
+template <class T> static Channels conv_channels(const transfuse_program& p) {
+    int64_t per_group = p.out_channels / p.groups;
+    int64_t block = vectors<T>(per_group) * LANES<T>;
+    if (is_narrow<T>(p)) {  // channels of all groups side by side
+        int64_t slots = (p.out_channels + LANES<T> - 1) / LANES<T> * LANES<T>;
+        return {p.out_channels, p.out_channels, slots, slots};
+    }
+    int64_t padded = (per_group + block - 1) / block * block;
+    return {p.out_channels, per_group, padded, padded * p.groups};
+}
+
+// Whether two rows of outputs are computed at once: where that saves products, where many output
+// channels share the sums of input rows, and where their rounding is small beside a long sum's. Sums of
+// weights are more to read: where few positions meet many weights, reading is what takes the time.
+template <class T> static bool is_paired(const transfuse_program& p) {
+    const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
+    const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
+    const bool reads = cig * p.out_channels * taps * int64_t(sizeof(T)) > MANY_BYTES &&
+                       p.spatial[0] * p.spatial[1] * p.spatial[2] < 256;
+    return !is_narrow<T>(p) && p.kernel[1] > p.stride[1] && p.stride[1] % p.dilation[1] == 0 &&
+           p.spatial[1] >= 4 && cig >= 32 && cog >= 16 && !reads;
+}
+
+// Rows of taps of the packed weights: the kernel's, and sums of them.
+template <class T> static int64_t packed_rows(const transfuse_program& p) {
+    return p.kernel[1] + (is_paired<T>(p) ? int64_t(Pairs(p).mixed.size()) : 0);
+}
+
+// Packed weights: [group][block of channels][tap][input channel][channel in block], zeros where a
+// block has no channel. Narrow groups are one block, without zeros. Where rows are paired, sums of
+// taps follow the taps of each plane, and behind everything stands 1 if they may be used.
+template <class T> static int64_t packed_size(const transfuse_program& p) {
+    int64_t taps = p.kernel[0] * packed_rows<T>(p) * p.kernel[2];
+    Channels c = conv_channels<T>(p);
+    if (is_narrow<T>(p)) return p.in_channels / p.groups * p.out_channels * taps;
+    return c.slots * taps * (p.in_channels / p.groups) + is_paired<T>(p);
+}
+
+template <class T>
+static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
+    const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
+    const Channels c = conv_channels<T>(p);
+    const bool narrow = is_narrow<T>(p), paired = is_paired<T>(p);
+    const int64_t block = narrow ? cog : vectors<T>(cog) * LANES<T>;
+    const int64_t padded = narrow ? cog : c.padded;
+    const auto mixed = paired ? Pairs(p).mixed : std::vector<MixedWeights>();
+    std::vector<T> line(block), taps(3 * block);
+    bool tame = true;
+    for (int64_t g = 0; g < p.groups; g++)
+        for (int64_t o = 0; o < padded; o += block) {
+            const int64_t some = std::min(block, cog - o);
+            // The block's weights of one tap and input channel.
+            const auto read = [&](int64_t a, int64_t b, int64_t e, int64_t i, T* values) {
+                load_row(p.element, weights,
+                         (g * cig + i) * strides[0] + o * strides[1] + a * strides[2] + b * strides[3] +
+                             e * strides[4],
+                         strides[1], some, values);
+                for (int64_t j = 0; j < some; j++) values[j] *= T(p.weight_scale);
+            };
+            for (int64_t a = 0; a < p.kernel[0]; a++)
+                for (int64_t b = 0; b < p.kernel[1] + int64_t(mixed.size()); b++)
+                    for (int64_t e = 0; e < p.kernel[2]; e++)
+                        for (int64_t i = 0; i < cig; i++, to += block) {
+                            if (b < p.kernel[1]) {
+                                read(a, b, e, i, line.data());
+                                for (int64_t j = 0; j < some; j++)
+                                    tame = tame && std::abs(line[j]) < T(TAME);  // not NaN, either
+                            } else {
+                                const MixedWeights& mix = mixed[b - p.kernel[1]];
+                                for (int t = 0; t < mix.count; t++) read(a, mix.taps[t], e, i, &taps[t * block]);
+                                for (int64_t j = 0; j < some; j++) {
+                                    const T g[3] = {taps[j], taps[block + j], taps[2 * block + j]};
+                                    line[j] = mix(g);
+                                }
+                            }
+                            std::copy(line.begin(), line.end(), to);
+                        }
+        }
+    if (paired) *to = tame;
+}
+
+}  // namespace TF_NAMESPACE
