@@ -5,6 +5,7 @@ passes, computed again, or held by one program. Scratch memory was NaN before, b
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf, nan
 from random import Random
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from transfuse import fills, stages
+from transfuse.backends.triton import Triton
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.operators import OPERATORS
@@ -35,19 +37,19 @@ from transfuse.stages import (
 from transfuse.stages import sum as channel_sum
 from transfuse.stages.whole import SpaceSoftmax
 
+# A program costs the interpreter milliseconds, whatever it holds: few of them, and never just one.
 TILES: list[tuple[Any, ...]] = [
-    ("rows", (1, 1, 1, 16), 8),
-    ("box", (1, 2, 2, 4), 8),
-    ("batch", (1, 2, 2, 4), 8),
-    ("batch", (2, 2, 2, 2), 4, 8),
-    ("rows", (1, 1, 1, 32), 4, 8),
+    ("rows", (1, 1, 1, 32), 8),
+    ("box", (1, 2, 4, 4), 8),
+    ("batch", (2, 2, 4, 2), 8),
+    ("box", (1, 2, 2, 8), 8, 8),
 ]
 PROBLEMS = [
     "n2 ci3 co6 i7 k3 s2 p1",
     "n2 ci3 co6 i3x4 k3x2 s2x1 p1x0 op1x0",
-    "n1 ci4 co12 i3x4 k3 p1 g2",
-    "n2 ci6 co6 i3x4 k3 s2 g6",
-    "n2 ci3 co6 i2x3x3 k2 s1x2x1",
+    "n1 ci4 co12 i3x4 k3x1 p1x0 g2",
+    "n2 ci6 co6 i3x4 k2 s2 g6",
+    "n2 ci3 co6 i2x3x3 k1x2x1 s1x2x1",
 ]
 ALONE: list[tuple[Stage, ...]] = [
     (add(1.5),),
@@ -111,7 +113,12 @@ def alone() -> Iterator[Any]:
     for i, then in enumerate(ALONE):
         yield case(PROBLEMS[i % len(PROBLEMS)], i, *then)
     for i, before in enumerate(BEFORE):
-        line = PROBLEMS[i % len(PROBLEMS)].replace("i3x4", "i5x6").replace("i2x3x3", "i4x3x4")
+        line = (
+            PROBLEMS[i % len(PROBLEMS)]
+            .replace("i3x4", "i5x6")
+            .replace("i2x3x3", "i4x3x4")
+            .replace("i7", "i9")
+        )
         yield case(line, i, add("a"), before=before)
 
 
@@ -120,7 +127,7 @@ def test_stage(chain: Chain, problem: Problem, tiles: Any, interpreter: Any) -> 
     interpreter.right(chain, problem, tiles=tiles)
 
 
-@pytest.mark.parametrize(("chain", "problem", "tiles"), list(alone())[::2])
+@pytest.mark.parametrize(("chain", "problem", "tiles"), list(alone())[::3])
 def test_stage_with_nan_and_inf(
     chain: Chain, problem: Problem, tiles: Any, interpreter: Any
 ) -> None:
@@ -190,7 +197,7 @@ WHOLE: list[tuple[Stage, ...]] = [
 def wholes() -> Iterator[Any]:
     for i, then in enumerate(WHOLE):
         for j, machine in enumerate(("usual", "store", "resident", "recompute")):
-            if i % 2 == j % 2 or machine == "recompute":
+            if i % 3 == j % 3:
                 line = (*PROBLEMS[1:3], PROBLEMS[4])[(i + j) % 3]
                 problem = Problem.parse(f"{line} {DTYPES[(i + j) % 4]}")
                 chain = Chain(conv_transpose(problem.rank, "bias"), *then)
@@ -314,18 +321,14 @@ def random_chains(count: int) -> Iterator[Any]:
             shapes = chain.shapes(problem)
         except (RuntimeError, ValueError):
             continue
-        if max(shape.numel for shape in shapes) < 600:
+        small = max(shape.numel for shape in shapes) < 400
+        if small and Triton().verdict(chain, replace(problem, device="cuda:sm90")).ok:
             count -= 1
             yield pytest.param(
                 chain, problem, random.choice(TILES), id=f"{problem} | {chain} | {count}"
             )
 
 
-@pytest.mark.parametrize(("chain", "problem", "tiles"), list(random_chains(36)))
+@pytest.mark.parametrize(("chain", "problem", "tiles"), list(random_chains(12)))
 def test_random_chain(chain: Chain, problem: Problem, tiles: Any, interpreter: Any) -> None:
-    filled = fills.real(chain, problem, 0)
-    answer = interpreter(chain, problem, *filled, tiles=tiles)
-    if "refusal" in answer:
-        assert "pools once" in answer["refusal"] or "overlap" in answer["refusal"]
-    else:
-        interpreter.right(chain, problem, tiles=tiles)
+    interpreter.right(chain, problem, tiles=tiles)
