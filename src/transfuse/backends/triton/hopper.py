@@ -267,7 +267,7 @@ def configs(geometry: Geometry, itemsize: int, after: After, stored: int) -> tup
     for base in bases(geometry, itemsize, axis_of(after)):
         held = geometry.held(base.depth)
         rings = [(x, held, True) for x in (4, 3) if held]
-        rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 6, 4, 3)]
+        rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 7, 6, 4, 3)]
         best = store_of(geometry, base, after, stored)
         for config in (best, replace(best, store="tile")):
             for x_stages, w_stages, hold in rings:
@@ -329,18 +329,26 @@ def vector_of(geometry: Geometry, after: After, stored: int) -> int:
 def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Config | None:
     """The layout to take; none if none fits. Measured on an H200 where it names rings."""
     found = configs(geometry, itemsize, after, stored)
-    wanted = (2, 2, 8)
-    if geometry.joined == 2:
-        wanted = (1, 3, 4) if itemsize == 2 else (2, 3, 6)
-    consumers, x_stages, w_stages = wanted
     # How results are stored matters more than how deep the rings are.
     alike = [e for e in found if (e.positions, e.store) == (found[0].positions, found[0].store)]
     plain = [each for each in alike if not each.hold]
+    if not plain:
+        return None
+    x_stages, w_stages = (3, 6) if geometry.joined == 2 else (2, 8)
+    if {"softmax", "sum"} & set(after.after.ops) and geometry.joined == 2:
+        # Long steps: one consumer should multiply while the other takes them.
+        for each in alike:
+            if each.hold and each.x_stages == 3:
+                return replace(each, stagger=each.w_stages // 2)
+        alone = replace(plain[0], x_stages=3, w_stages=4, consumers=1)
+        if itemsize == 2 and twice(alone, stored):
+            return alone
+        x_stages, w_stages = 3, 7
     for each in plain:
         if (each.x_stages, each.w_stages) == (x_stages, w_stages):
-            alone = replace(each, consumers=1)
-            return alone if consumers == 1 and twice(alone, stored) else each
-    return plain[0] if plain else None
+            ahead = min(w_stages, (x_stages - 1) * len(geometry.taps)) - 2
+            return replace(each, stagger=max(0, ahead)) if w_stages == 7 else each
+    return plain[0]
 
 
 def twice(config: Config, stored: int) -> bool:
