@@ -70,10 +70,14 @@ def test_explain_gives_problem_rewrites_plan_and_verdicts(cli, slug):
     _, printed, _ = cli("explain", slug, "benchmark", "fp16", "cuda:sm90", "--json")
     facts = json.loads(printed)
     assert facts["case"].startswith(str(OPERATORS[slug].case("benchmark fp16 cuda:sm90").problem))
-    assert facts["backends"] == {"cpu": "tensors are on cuda:sm90", "eager": "yes"}
-    assert facts["chosen"] == "eager"
+    assert facts["backends"] == {
+        "cpu": "tensors are on cuda:sm90",
+        "triton": "yes",
+        "eager": "yes",
+    }
+    assert facts["chosen"] == "triton"
     assert sum(step["flops"] for step in facts["fused"]["passes"]) >= facts["fused"]["work_flops"]
-    assert len(facts["plan"]["passes"]) == len(OPERATORS[slug].chain.stages)
+    assert facts["plan"] == facts["fused"], "triton runs the fused plan"
     status, text, _ = cli("explain", slug)
     assert status == 0
     assert "least possible" in text
@@ -109,8 +113,10 @@ def test_check_json_has_one_row_per_case_with_its_command(cli):
     status, printed, _ = cli("check", MAX, "--random", "1", "--seed", "3", "--json")
     rows = json.loads(printed)
     assert status == 0
-    assert len(rows) == 3 * 4 * 2
-    assert {row["status"] for row in rows} == {"passed"}
+    assert len(rows) == 3 * 4 * 3
+    found = {(row["backend"], row["status"], row["why"]) for row in rows}
+    here = {("cpu", "passed", ""), ("eager", "passed", "")}
+    assert found == here | {("triton", "refused", "tensors are on cpu")}
     words = rows[0]["command"].split("'")
     again = [*words[0].split()[1:], words[1], *words[2].split(), "--json"]
     assert json.loads(cli(*again)[1]) == [rows[0]]
@@ -167,7 +173,7 @@ def test_env_reports_this_machine(cli):
     _, printed, _ = cli("env", "--json")
     facts = json.loads(printed)
     assert torch.__version__.startswith(facts["packages"]["torch"])
-    assert facts["backends"] == ["cpu", "eager"]
+    assert facts["backends"] == ["cpu", "triton", "eager"]
     assert facts["threads"] == torch.get_num_threads()
     assert cli("env")[0] == 0
 
@@ -313,7 +319,10 @@ def test_bad_arguments_of_tune(cli, monkeypatch, words, message):
         (("explain", POOL, "n2", "ci3", "co4", "i4x4x4", "k3", "a=1"), "takes pool_kernel"),
         (("check", MAX, "--dtype", "fp8"), "known: fp32, fp64, fp16, bf16, tf32"),
         (("check", MAX, "--dtype", "tf32"), "tf32 is for fp32 on cuda, not for fp32 on cpu"),
-        (("check", MAX, "--backend", "magic"), "unknown backend 'magic'; known: cpu, eager"),
+        (
+            ("check", MAX, "--backend", "magic"),
+            "unknown backend 'magic'; known: cpu, triton, eager",
+        ),
         (("check", MAX, "--device", "tpu"), "device 'tpu' is not here"),
     ],
 )

@@ -408,7 +408,7 @@ def _share_memory(a: Tensor, b: Tensor) -> bool:
     if a.device != b.device or a.device.type == "meta" or not (a.numel() and b.numel()):
         return False
     try:
-        return bool(np.shares_memory(_Footprint(a), _Footprint(b), max_work=100_000))  # type: ignore[arg-type]
+        return bool(np.shares_memory(_Footprint(a), _Footprint(b), max_work=100_000))
     except np.exceptions.TooHardError:
         return True
 

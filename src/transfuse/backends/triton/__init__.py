@@ -12,6 +12,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from transfuse import settings
 from transfuse.backends.base import Verdict
 from transfuse.backends.triton import lower
 from transfuse.chain import Chain
@@ -79,7 +80,9 @@ def _copying(plan: Plan) -> Plan:
 
 @lru_cache(maxsize=4096)
 def _verdict(chain: Chain, problem: Problem) -> Verdict:
-    if not (problem.device.startswith("cuda") or (problem.device == "cpu" and _interpreted())):
+    if not (
+        problem.device.startswith("cuda") or (problem.device == "cpu" and settings.interpreted())
+    ):
         return Verdict(f"tensors are on {problem.device}")
     if find_spec("triton") is None:
         return Verdict("Triton is not installed")
@@ -98,12 +101,3 @@ def _yields(chain: Chain, problem: Problem) -> str:
     if bare and overlap and heavy and problem.dtype in ("fp16", "bf16"):
         return "cuDNN reads as many weights in place, where this backend copies them"
     return ""
-
-
-def _interpreted() -> bool:
-    """Whether Triton runs kernels on the CPU, as tests ask it to."""
-    if find_spec("triton") is None:
-        return False
-    import triton
-
-    return bool(triton.knobs.runtime.interpret)

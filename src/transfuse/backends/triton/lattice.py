@@ -23,7 +23,8 @@ Three = tuple[int, int, int]
 class Line:
     """One axis. ``entries[c*members + r]`` is ``(first, count, slot)``: tap ``t`` in [0, count)
     reads offset ``first - t*step`` with the weights in slot ``slot + t``; ``order[slot]`` is the
-    kernel's own index. ``met``: the results, and those beyond that a statistic still covers. ``low`` and ``high`` bound ``offset // residues``.
+    kernel's own index. ``met``: the results, and those beyond that a statistic still covers.
+    ``low`` and ``high`` bound ``offset // residues``.
     """
 
     inputs: int

@@ -126,9 +126,7 @@ class _Walk:
             _check(each, chain.conv.rank)
         return Program(before, pool, after, factor, tuple(self.passes), tuple(self.statistics))
 
-    def _prologue(
-        self, chain: Chain
-    ) -> tuple[tuple[Step, ...], Window | None, tuple[Step, ...]]:
+    def _prologue(self, chain: Chain) -> tuple[tuple[Step, ...], Window | None, tuple[Step, ...]]:
         sides: tuple[list[Step], list[Step]] = ([], [])
         pool: Window | None = None
         for stage in chain.prologue:

@@ -14,8 +14,9 @@ Box = tuple[int, int, int, int]
 class Tile:
     """A tile of a convolution. Names as in ``lattice`` and ``config``; three numbers go by axis.
 
-    ``extent``: rows of the copy along each axis; ``apart``: residues that lie apart in it. ``kept``, ``rows``: channels of a group in the
-    copies of the input and of the weights, padded. ``order``: the width classes of one tile.
+    ``extent``: rows of the copy along each axis; ``apart``: residues that lie apart in it.
+    ``kept``, ``rows``: channels of a group in the copies of the input and of the weights, padded.
+    ``order``: the width classes of one tile.
     """
 
     form: str

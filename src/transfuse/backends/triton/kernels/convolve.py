@@ -246,9 +246,7 @@ def convolve(
                 single = one
             v = one
         pj = tl.arange(0, POSITIONS * JOINED)
-        n, d, h, u = anchors(
-            tile, pj, batch, T, True
-        )
+        n, d, h, u = anchors(tile, pj, batch, T, True)
         yd = d * T.classes[0] + cd
         yh = h * T.classes[1] + ch
         yw = u * (T.classes[2] // T.joined) + cw

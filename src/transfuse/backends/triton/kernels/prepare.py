@@ -125,7 +125,8 @@ def copy_weights(program, weight, packed, slot_of_tap, flag, epoch, W: tl.conste
     source = (group * W.group_channels + ci).to(tl.int64) * W.strides[0]
     source = weight + co.to(tl.int64) * W.strides[1] + source[None, :] + place[:, None]
     v = tl.load(source, mask=real, other=0.0)
-    wild = tl.where(v - v == 0, 0, 1)
+    wide = v if v.dtype == tl.float64 else v.to(tl.float32)  # the interpreter cannot take off bf16
+    wild = tl.where(wide - wide == 0, 0, 1)
     if tl.max(tl.max(wild, 1), 0) > 0:
         tl.atomic_max(flag, epoch)
     if W.tf32:

@@ -39,8 +39,12 @@ def merge_moments(count_a, mean_a, square_a, count_b, mean_b, square_b):
     share = tl.where(count > 0, count_b / tl.maximum(count, 1.0), 0.0)
     apart = mean_b - mean_a
     mean = tl.where(count_a > 0, mean_a + apart * share, mean_b)
-    return count, mean, square_a + square_b + tl.where(
-        (count_a > 0) & (count_b > 0), apart * apart * count_a * share, 0.0
+    return (
+        count,
+        mean,
+        square_a
+        + square_b
+        + tl.where((count_a > 0) & (count_b > 0), apart * apart * count_a * share, 0.0),
     )
 
 

@@ -1,8 +1,9 @@
 """The stages after (and before) a convolution, on a tile of channels times positions.
 
-``S`` is a ``lower.Table``: ``ops`` names them in order, ``at[i]`` is where step ``i`` finds its first
-number or tensor; for a statistic, ``size[i]`` channels share one and ``count[i]`` make a sample. One
-function serves every kernel: a new stage is a new branch here and a line in ``lower.py``.
+``S`` is a ``lower.Table``: ``ops`` names them in order, ``at[i]`` is where step ``i`` finds its
+first number or tensor; for a statistic, ``size[i]`` channels share one and ``count[i]`` make a
+sample. One function serves every kernel: a new stage is a new branch here and a line in
+``lower.py``.
 """
 
 import triton
@@ -46,7 +47,9 @@ def operand(tensors, at, channel, live, like, AXIS: tl.constexpr):
 
 
 @triton.jit
-def statistic(tensors, at, n, channel, live, like, SIZE: tl.constexpr, COUNT: tl.constexpr, AXIS: tl.constexpr):
+def statistic(
+    tensors, at, n, channel, live, like, SIZE: tl.constexpr, COUNT: tl.constexpr, AXIS: tl.constexpr
+):
     """One half of a sample's statistic, to meet a tile."""
     if like.shape[AXIS] == 1:
         return tl.load(tensors[at] + n * COUNT).to(like.dtype)
@@ -106,7 +109,9 @@ def steps(
             v = v * operand(tensors, S.at[i] + 1, channel, live, v, AXIS)
         elif S.ops[i] == "group_apply":  # tensors: mean, 1/std of (sample, group)
             v = v - statistic(tensors, S.at[i], n, channel, live, v, S.size[i], S.count[i], AXIS)
-            v = v * statistic(tensors, S.at[i] + 1, n, channel, live, v, S.size[i], S.count[i], AXIS)
+            v = v * statistic(
+                tensors, S.at[i] + 1, n, channel, live, v, S.size[i], S.count[i], AXIS
+            )
         elif S.ops[i] == "space_apply":  # tensors: maximum, 1/sum of (sample, channel)
             v = tl.exp(v - statistic(tensors, S.at[i], n, channel, live, v, 1, S.count[i], AXIS))
             v = v * statistic(tensors, S.at[i] + 1, n, channel, live, v, 1, S.count[i], AXIS)

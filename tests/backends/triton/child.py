@@ -1,0 +1,304 @@
+"""What a child process does for these tests, as a script: jobs come in, answers go out, pickled.
+
+``child.py interpret``: TRITON_INTERPRET is set, kernels run on the CPU. ``child.py compile``:
+kernels are compiled for a GPU that need not be there, and not run. Either would change Triton for
+the whole process, so neither may happen in that of the tests.
+"""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transfuse import plan
+from transfuse.backends import triton as backend
+from transfuse.backends.triton import Triton, config, lower
+from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
+from transfuse.problem import Problem
+
+GUARD = 256
+SENTINEL = -77.0
+FLOPS = ("fp32", "tf32", "fp16", "bf16", "fp64")
+MACHINES = {
+    "store": {"flops": dict.fromkeys(FLOPS, 1e-3), "on_chip": 0},
+    "resident": {"flops": dict.fromkeys(FLOPS, 1e-3), "on_chip": 2**18},
+    "recompute": {"flops": dict.fromkeys(FLOPS, 1e30), "on_chip": 0},
+}
+
+
+def forget() -> None:
+    """Plans, verdicts and recipes are kept; none may outlive what a job changes."""
+    from transfuse.backends.triton import engine
+
+    backend._fused.cache_clear()
+    backend._verdict.cache_clear()
+    engine._ready.clear()
+
+
+@contextmanager
+def changed(machine: str, tiles: tuple[Any, ...] | None) -> Iterator[None]:
+    """Another machine to plan for, other tiles than those that fit a GPU best."""
+    rates, heuristic = plan.MACHINES["cuda"], config.heuristic
+    plan.MACHINES["cuda"] = replace(rates, **MACHINES.get(machine, {}))
+    if tiles is not None:
+        config.heuristic = lambda shape, *_: tile(shape, *tiles)  # type: ignore[assignment]
+    forget()
+    yield
+    plan.MACHINES["cuda"], config.heuristic = rates, heuristic
+    forget()
+
+
+def tile(
+    shape: config.Shape, form: str, box: config.Box, channels: int, split: int = 1
+) -> config.Config:
+    """The tile asked for; where a pass cannot have it, the nearest."""
+    positions = box[0] * box[1] * box[2] * box[3]
+    if shape.all_channels:
+        channels = lower.power(shape.outputs * (shape.groups if shape.depthwise else 1))
+    if shape.depthwise:
+        form, box = "rows", (1, 1, 1, positions)
+    elif form == "batch" and shape.per_sample:
+        form, box = "box", (1, *box[:3])
+    split = max(n for n in config._splits(shape) if n <= split)
+    return config.Config(form, box, channels, max(4, 16 // shape.item), 4, 2, split)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Scratch memory is NaN before it is written, with gaps that nothing may write to."""
+    from transfuse.backends.triton import engine
+    from transfuse.backends.triton.recipe import Recipe
+
+    empty, place, memories = torch.empty, Recipe._scratch, []
+
+    def apart(self: Recipe, *size: Any) -> int:
+        number = place(self, *size)
+        self.bytes += GUARD
+        return number
+
+    def poisoned(*size: Any, **options: Any) -> Tensor:
+        memory = empty(*size, **options)
+        if memory.dtype == torch.uint8:
+            memories.append(memory.fill_(255))
+        return memory
+
+    torch.empty, Recipe._scratch = poisoned, apart  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.empty, Recipe._scratch = empty, place  # type: ignore[method-assign]
+    for memory, ready in zip(memories, engine._ready.values(), strict=False):
+        for at, size, dtype in ready.recipe.scratch:
+            memory[at : at + size * dtype.itemsize] = 255
+        assert (memory == 255).all(), "written beside scratch memory"
+
+
+def interpret(
+    stages: tuple[Any, ...],
+    problem: Problem,
+    x: Tensor,
+    weight: Tensor,
+    operands: dict[str, Tensor],
+    strides: tuple[int, ...] | None = None,
+    machine: str = "usual",
+    tiles: tuple[Any, ...] | None = None,
+    times: int = 1,
+) -> dict[str, Any]:
+    """The results of so many calls, and what was launched.
+
+    Results lie at ``strides`` in memory that was NaN before, between guards.
+    """
+    from transfuse.backends.triton import engine
+
+    chain, problem = Chain(*stages), replace(problem, device="cuda:sm90")
+    shape = chain.shapes(problem)[-1].dims
+    strides = strides or torch.empty(shape, device="meta").stride()
+    span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if x.numel() else 0
+    results, launched = [], []
+    with changed(machine, tiles):
+        verdict = Triton().verdict(chain, problem)
+        if not verdict.ok:
+            return {"refusal": verdict.reason}
+        for _ in range(times):
+            memory = torch.full((span + 2 * GUARD,), SENTINEL, dtype=x.dtype)
+            out = memory.as_strided(shape, strides, GUARD).fill_(torch.nan)
+            untouched = memory.isnan().logical_not()
+            with guarded():
+                given = Triton().run(chain, problem, x, weight, operands, out)
+            assert given is out
+            assert (memory[untouched] == SENTINEL).all(), "written beside the output"
+            results.append(out)
+        for ready in engine._ready.values():
+            launched = [described(launch) for launch in ready.recipe.launches]
+    return {"results": results, "launches": launched}
+
+
+def described(launch: Any) -> dict[str, Any]:
+    name = launch.kernel.__name__
+    found: dict[str, Any] = {"kernel": name, "programs": launch.programs}
+    if name == "convolve":
+        tile = next(each for each in launch.arguments if type(each).__name__ == "Tile")
+        keys = ("form", "box", "cross", "lone", "joined", "ordered", "depthwise", "split")
+        found |= {key: getattr(tile, key) for key in keys}
+        found["careful"] = launch.arguments[-1] is True
+    return found
+
+
+def compile_(
+    stages: tuple[Any, ...],
+    problem: Problem,
+    capability: int,
+    tiles: tuple[Any, ...] | None = None,
+    verbose: bool = True,
+) -> list[dict[str, Any]]:
+    """What each launch of a chain was compiled to; tensors are on torch's ``meta`` device."""
+    from transfuse.backends.triton import engine
+    from transfuse.backends.triton.config import MULTIPROCESSORS
+    from transfuse.backends.triton.recipe import Gpu
+
+    chain, problem = Chain(*stages), replace(problem, device=f"cuda:sm{capability}")
+    target(capability)
+    engine._gpu = lambda device: Gpu(capability, MULTIPROCESSORS[capability])  # type: ignore[assignment]
+
+    def meta(*dims: int) -> Tensor:
+        return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
+
+    operands = {name: meta(channels) for name, channels in chain.channels(problem)}
+    compiled.clear()
+    with changed("usual", tiles):
+        verdict = Triton().verdict(chain, problem)
+        assert verdict.ok, verdict.reason
+        out = meta(*chain.shapes(problem)[-1].dims)
+        x, weight = meta(*problem.input.dims), meta(*problem.weight)
+        Triton().run(chain, problem, x, weight, operands, out)
+        (ready,) = engine._ready.values()
+        launches = [described(launch) for launch in ready.recipe.launches]
+    assert len(launches) == len(compiled)
+    for launch, kernel in zip(launches, compiled, strict=True):
+        launch |= facts(kernel, capability, verbose)
+    return launches
+
+
+def facts(kernel: Any, capability: int, verbose: bool) -> dict[str, Any]:
+    ptx, ttgir = kernel.asm["ptx"], kernel.asm["ttgir"]
+    found = {
+        "shared": kernel.metadata.shared,
+        "warps": kernel.metadata.num_warps,
+        "wgmma": ptx.count("wgmma.mma_async"),
+        "mma": ptx.count("mma.sync"),
+        "tma": ptx.count("cp.async.bulk.tensor"),
+        "cp_async": ptx.count("cp.async.cg") + ptx.count("cp.async.ca"),
+        "local_loads": ttgir.count("local_load"),
+        "stores": re.findall(r"st\.global(?:\.\w+)*?(?:\.(v\d))?\.b(\d+)", ptx),
+    }
+    if verbose:
+        found |= resources(ptx, capability)
+    return found
+
+
+def resources(ptx: str, capability: int) -> dict[str, int]:
+    """Registers and spilled bytes, as ptxas tells them."""
+    import triton
+
+    ptxas = triton.knobs.nvidia.ptxas.path
+    arch = "sm_90a" if capability == 90 else f"sm_{capability}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.ptx")
+        path.write_text(ptx)
+        told = subprocess.run(
+            [ptxas, "-v", f"--gpu-name={arch}", str(path), "-o", os.devnull],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr
+    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", told)
+    registers = re.findall(r"Used (\d+) registers", told)
+    return {"registers": max(map(int, registers)), "spilled": sum(map(int, spilled))}
+
+
+compiled: list[Any] = []
+
+
+def target(capability: int) -> None:
+    """Make Triton compile for a GPU that is not there, and launch nothing."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.jit import JITFunction
+
+    class Driver:
+        def get_current_target(self) -> Any:
+            return GPUTarget("cuda", capability, 32)
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, device: int) -> int:
+            return 0
+
+    run = getattr(JITFunction, "compiles", None) or JITFunction.run
+    JITFunction.compiles = run
+
+    def warm_up(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        compiled.append(run(self, *args, grid=grid, warmup=True, **options))
+        return compiled[-1]
+
+    JITFunction.run = warm_up
+    triton.runtime.driver.set_active(Driver())
+
+
+def hasten() -> None:
+    """Triton's interpreter changes its language for each function called; once a launch will do."""
+    from triton.runtime import interpreter
+
+    patch, launch, patched = interpreter._patch_lang, interpreter.GridExecutor.__call__, {}
+
+    def once(function: Any) -> Any:
+        key = id(function.__globals__)
+        if key not in patched:
+            patched[key] = patch(function)
+        return patched[key]
+
+    def launched(self: Any, *args: Any, **options: Any) -> Any:
+        patched.clear()
+        return launch(self, *args, **options)
+
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = once, launched
+
+
+def serve(work: Callable[..., Any]) -> None:
+    """Until no job comes any more; what a job prints goes to stderr."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    with os.fdopen(answers, "wb") as pipe:
+        while sys.stdin.buffer.peek(1):
+            try:
+                answer = True, work(**pickle.load(sys.stdin.buffer))
+            except Exception:
+                answer = False, traceback.format_exc()
+            pickle.dump(answer, pipe)
+            pipe.flush()
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    # Triton's interpreter reads arrays of one element as numbers.
+    warnings.filterwarnings("ignore", "Conversion of an array with ndim > 0 to a scalar")
+    np.seterr(all="ignore")  # what a GPU does
+    torch.set_num_threads(1)
+    if sys.argv[1] == "interpret":
+        hasten()
+    serve({"interpret": interpret, "compile": compile_}[sys.argv[1]])

@@ -1,0 +1,187 @@
+"""Chains as launches of the GPU: the passes of the five operators, and every refusal."""
+
+from dataclasses import replace
+from math import nan, pi
+
+import pytest
+
+from transfuse.backends.triton import Triton, _fused, lower
+from transfuse.backends.triton.lower import Arguments, Program, Step, thirds
+from transfuse.chain import Chain
+from transfuse.operators import OPERATORS
+from transfuse.problem import Problem
+from transfuse.stages import (
+    Stage,
+    add,
+    avg_pool,
+    batch_norm,
+    clamp,
+    conv_transpose,
+    group_norm,
+    max_pool,
+    scale,
+    sigmoid,
+    softmax,
+)
+from transfuse.stages import sum as channel_sum
+
+PLAIN, SOFTMAX, POOL, NORM, MAX = OPERATORS
+
+
+def program(slug: str, arithmetic: str = "tf32") -> Program:
+    case = OPERATORS[slug].case("benchmark").on(arithmetic, "cuda:sm90")
+    chain = OPERATORS[slug].bound(case)
+    return lower.program(chain, _fused(chain, case.problem))
+
+
+def summary(found: Program) -> list[str]:
+    """A line for each pass."""
+    lines = []
+    for each in found.passes:
+        parts = ["convolve" if each.convolves else "finish"]
+        parts += [step.op for step in each.before]
+        parts += [str(each.window)] if each.window else []
+        parts += [step.op for step in each.after]
+        parts += [f"early {found.statistics[each.early].kind}"] if each.early is not None else []
+        parts += [f"late {found.statistics[each.late].kind}"] if each.late is not None else []
+        lines.append(" ".join([*parts, *(["store"] if each.stores else [])]))
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("slug", "arithmetic", "passes"),
+    [
+        (PLAIN, "tf32", ["convolve store"]),
+        (SOFTMAX, "fp16", ["convolve add softmax add scale_number sigmoid store"]),
+        (
+            POOL,
+            "tf32",
+            ["convolve clamp late exponentials", "convolve clamp bounded_apply scale store"],
+        ),
+        (
+            POOL,
+            "fp32",
+            ["convolve clamp late exponentials store", "finish bounded_apply scale store"],
+        ),
+        (
+            NORM,
+            "fp16",
+            [
+                "convolve extremum_pool(2 by sign of bn_weight) early moments store",
+                "finish batch_apply scale add tanh group_norm scale add store",
+            ],
+        ),
+        (MAX, "bf16", ["convolve max_pool(6) add sum store"]),
+    ],
+)
+def test_passes_of_the_operators(slug: str, arithmetic: str, passes: list[str]) -> None:
+    assert summary(program(slug, arithmetic)) == passes
+
+
+def test_prologue_and_factor() -> None:
+    found = program(POOL)
+    assert str(found.pool) == "sum_pool(2)"
+    assert found.factor == 1 / 8
+    assert program(PLAIN).pool is None
+
+
+def refusal(line: str, *then: Stage, before: tuple[Stage, ...] = ()) -> str:
+    problem = replace(Problem.parse(line), device="cuda:sm90")
+    verdict = Triton().verdict(Chain(*before, conv_transpose(problem.rank), *then), problem)
+    return verdict.reason
+
+
+FLAT = "n2 ci4 co6 i9x9 k3"
+
+
+@pytest.mark.parametrize(
+    ("line", "then", "reason"),
+    [
+        (
+            FLAT,
+            (max_pool(2), sigmoid(), avg_pool(2)),
+            "it pools once after the convolution, and avg_pool(2) is one more",
+        ),
+        (
+            "n64 ci4 co64 i99x99 k3",
+            (batch_norm(), max_pool(2, 1)),
+            "windows of max_pool(2, stride 1) overlap where a statistic is gathered before them",
+        ),
+        (
+            FLAT,
+            (channel_sum("channels"), max_pool(2, 1), sigmoid()),
+            "it sums over channels after a window, not before one",
+        ),
+        (
+            "n1 ci4 co20000 i3x3 k1",
+            (softmax("channels"),),
+            "softmax and sum over 20000 channels do not fit one tile",
+        ),
+    ],
+    ids=["two pools", "overlap", "sum first", "channels"],
+)
+def test_refusals(line: str, then: tuple[Stage, ...], reason: str) -> None:
+    assert refusal(line, *then) == reason
+
+
+def test_refusals_before_the_convolution() -> None:
+    told = refusal(FLAT, before=(batch_norm(),))
+    assert told == "before the convolution it has no kernel for batch_norm"
+    told = refusal(FLAT, before=(max_pool(2), avg_pool(3)))
+    assert told == "before the convolution it has no kernel for avg_pool(3)"
+
+
+def test_refused_without_a_gpu() -> None:
+    problem = Problem.parse(FLAT)
+    assert Triton().verdict(Chain(conv_transpose(2)), problem).reason == "tensors are on cpu"
+
+
+def test_dropped_bias_still_poisons() -> None:
+    """A bias that batch_norm takes out again still makes NaN of a channel if it is NaN."""
+    problem = replace(Problem.parse(FLAT), device="cuda:sm90")
+    chain = Chain(conv_transpose(2, "bias"), batch_norm())
+    found = lower.program(chain, _fused(chain, problem))
+    assert found.passes[0].after == (Step("poison", ("bias",)),)
+
+
+def test_clamp_by_nan_is_nan() -> None:
+    problem = replace(Problem.parse(FLAT), device="cuda:sm90")
+    chain = Chain(conv_transpose(2), clamp(nan, 1))
+    (step,) = lower.program(chain, _fused(chain, problem)).passes[0].after
+    assert step.op == "scale_number"
+    assert step.numbers[0] != step.numbers[0]
+
+
+def test_groups_and_channel_stages_are_two_passes() -> None:
+    """A tile holds channels of one group only, so a softmax over all of them comes after a cut."""
+    problem = replace(Problem.parse("n1 ci4 co6 i5 k3 g2"), device="cuda:sm90")
+    chain = Chain(conv_transpose(1), scale(2), softmax("channels"))
+    found = lower.program(chain, _fused(chain, problem))
+    assert summary(found) == ["convolve scale_number store", "finish softmax store"]
+
+
+def test_arguments_know_where_they_begin() -> None:
+    arguments = Arguments()
+    steps = (
+        Step("add", ("a",)),
+        Step("clamp", numbers=(0.1, pi)),
+        Step("batch_apply", ((0, 0), (0, 1))),
+    )
+    table = arguments.table(steps)
+    assert table.ops == ("add", "clamp", "batch_apply")
+    assert table.at == (0, 0, 1)
+    assert arguments.tensors == ["a", (0, 0), (0, 1)]
+    assert arguments.numbers == [*thirds(0.1), *thirds(pi)]
+    assert arguments.table((Step("scale", ("b",)), Step("add_number", numbers=(2,)))).at == (3, 6)
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0, 0.1, -pi, 1e-20, 1e30, float("inf"), -float("inf")])
+def test_three_float32_are_a_float64(number: float) -> None:
+    assert sum(thirds(number)) == number
+
+
+def test_group_norm_that_no_tile_holds() -> None:
+    problem = replace(Problem.parse("n1 ci4 co512 i99x99 k3"), device="cuda:sm90")
+    chain = Chain(conv_transpose(2), batch_norm(), group_norm(2), add("a"))
+    assert Triton().verdict(chain, problem).ok
+    assert len(lower.program(chain, _fused(chain, problem)).passes) == 3
