@@ -347,7 +347,7 @@ class Recipe:
             gathered = Partials(self._scratch(3 * plane), plane, counted, counted * parts)
         sizes = core.batch * geometry.sample, tile.kept
         weights = tile.rows, tile.slots * tile.kept
-        tiles *= geometry.classes[0] * geometry.classes[1]
+        tiles *= config.tiles_of_block(geometry)
         arguments_ = [
             Boxes(rows, sizes, (config.box, config.depth), config.layout),
             Boxes(rows, sizes, (config.halo or config.box, config.depth), config.layout),
