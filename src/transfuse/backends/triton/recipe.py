@@ -39,8 +39,8 @@ ACC = {"fp32": tl.float32, "fp16": tl.float32, "bf16": tl.float32, "fp64": tl.fl
 X, WEIGHT, OUT, _, OPERANDS = range(5)
 """Tensors of a call by number; operands follow in the order of their names, then the scratch."""
 
-SHORT = 256
-"""Products of a sum below which what follows it takes longer."""
+SHORT, LONG = 256, 1024
+"""Products of a sum: few, so that what follows takes longer; many, so that programs take long."""
 
 _epochs = count(1)
 
@@ -336,8 +336,12 @@ class Recipe:
         geometry = replace(geometry, cross=cross)
         rest = self._after(each, out, Arguments(), geometry.ordered)
         config = hopper.choose(geometry, item, rest, stored) or config
-        rows, packed = self._copies(lattice, tile)
         tiles = geometry.tiles(config.tile)
+        # Few large tiles with long sums: smaller ones reach more multiprocessors.
+        long = shape.channels * lattice.slots > LONG * lattice.classes
+        if long and 2 * tiles * config.tiles_of_block(geometry) < self.hopper:
+            return None
+        rows, packed = self._copies(lattice, tile)
         gathered = Partials(FLAG, 0, tiles, 0)
         if each.late is not None:
             statistic = self.program.statistics[each.late]
