@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,8 +13,12 @@ import torch
 from transfuse import __version__
 from transfuse.backends import Verdict
 from transfuse.backends.eager import Eager
+from transfuse.backends.triton import Triton, lower, tuned
+from transfuse.backends.triton.config import Config
 from transfuse.cli import main
+from transfuse.cli.tuning import stage
 from transfuse.operators import OPERATORS
+from transfuse.stages import add, clamp, max_pool, softmax, tanh
 
 MAX = "conv-transpose3d-max-max-sum"
 POOL = "conv-transpose3d-avgpool-clamp-softmax-multiply"
@@ -170,6 +176,135 @@ def test_env_reports_this_machine(cli):
     assert facts["backends"] == ["cpu", "triton", "eager"]
     assert facts["threads"] == torch.get_num_threads()
     assert cli("env")[0] == 0
+
+
+def test_env_names_the_files_of_tuned_tiles(cli, tuned_file):
+    _, printed, _ = cli("env", "--json")
+    user, *shipped = json.loads(printed)["tuned"]
+    assert user == {"file": str(tuned_file), "entries": 1}
+    assert [each["file"].endswith("tuned/nvidia-h200.json") for each in shipped] == [True]
+    tuned_file.write_text("{")
+    _, printed, _ = cli("env", "--json")
+    assert "not a file of tuned tiles" in json.loads(printed)["tuned"][0]["fault"]
+    assert "tuned.json:leftout" in "".join(cli("env")[1].split())
+
+
+@pytest.fixture
+def tuned_file(tmp_path, monkeypatch):
+    """A user's file with one entry, for the interpreter."""
+    path = tmp_path / "tuned.json"
+    monkeypatch.setenv("TRANSFUSE_TUNED", str(path))
+    config = tuned.encoded(Config("rows", (1, 1, 1, 64), 16, 16, 4, 3))
+    key = tuned.Key("interpreter", "portable", "conv > store", "n2 ci3 co4 i8 k3 s2 p0", "fp32")
+    tuned.put([tuned.Entry(key, config, 0.5, "n2 ci3 co4 i7 k3 s2 p0 fp32 cpu")])
+    return path
+
+
+def test_tune_lists_what_is_tuned(cli, tuned_file):
+    status, printed, _ = cli("tune", "--list", "--json")
+    (row,) = json.loads(printed)
+    assert status == 0
+    assert (row["gpu"], row["ms"], row["file"]) == ("interpreter", 0.5, str(tuned_file))
+    status, printed, _ = cli("tune", "--list")
+    assert status == 0
+    assert "conv > store" in printed
+    tuned_file.unlink()
+    tuned.refresh()
+    assert "nothing is tuned" in cli("tune", "--list")[1]
+
+
+def test_tune_says_that_there_is_no_gpu(cli, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    status, printed, error = cli("tune", MAX)
+    assert (status, printed) == (2, "")
+    assert error == "error: tune times kernels on a GPU, and there is none here\n"
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_tune_measures_and_keeps(tmp_path):
+    """Interpreted: two candidates for the one pass that convolves."""
+    path = tmp_path / "some" / "tuned.json"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TRITON_INTERPRET": "1",
+        "TRANSFUSE_TUNED": str(path),
+    }
+
+    def run(*words):
+        command = [sys.executable, "-W", "ignore", "-m", "transfuse", "tune", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    line = ("--problem", "n2 ci3 co4 i5x4 k3 s2 p1", "--then", "max_pool(2)", "--then", "tanh")
+    done = run(*line, "--most", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["chain"] == "conv > max_pool k2x2 s2x2 p0x0 > tanh > store"
+    assert row["shape"] == "n2 ci3 co4 i8x4 k3 s2 p1"
+    assert (row["tried"], row["faults"], row["file"]) == (2, [], str(path))
+    assert 0 < row["ms"] <= row["heuristic_ms"]
+    (entry,) = tuned.read(path).values()
+    assert (entry.key.gpu, entry.config) == ("interpreter", row["config"])
+    done = run(*line, "--most", "1", "--dtype", "fp64")
+    assert done.returncode == 0, done.stderr
+    assert "kept in" in done.stdout
+    assert {key.arithmetic for key in tuned.read(path)} == {"fp32", "fp64"}
+    path.write_text("{}")
+    done = run(*line, "--most", "1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert str(path) in done.stderr
+
+
+def test_stages_are_written_as_chains_print_them():
+    texts = ["tanh", "clamp(-1, 1)", "max_pool((2, 3), stride=1)", "softmax(channels)", "add(b)"]
+    made = [stage(text) for text in texts]
+    wanted = [tanh(), clamp(-1, 1), max_pool((2, 3), stride=1), softmax("channels"), add("b")]
+    assert made == wanted
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_explain_says_which_tiles_and_why(cli, monkeypatch, tuned_file):
+    monkeypatch.setattr("transfuse.dispatch.BACKENDS", (Triton(),))
+    slug = "conv-transpose-2d-square-input-asym-kernel"
+    words = ("explain", slug, "benchmark", "cuda:sm80", "--json")
+    (row,) = json.loads(cli(*words)[1])["tiles"]
+    assert row["pass"] == "conv > store"
+    assert row["tiles"].endswith("(heuristic)")
+    config = Config("rows", (1, 1, 1, 64), 64, 32, 4, 3)
+    case = OPERATORS[slug].case("benchmark cuda:sm80")
+    plan = Triton().plan(OPERATORS[slug].bound(case), case.problem)
+    program = lower.program(plan.chain, plan)
+    key = tuned.key(program, case.problem, program.passes[0], "")
+    tuned.put([tuned.Entry(key, tuned.encoded(config), 1.0, "")])
+    (row,) = json.loads(cli(*words)[1])["tiles"]
+    tiles = "rows 1x1x1x64 channels 64 depth 32 warps 4 stages 3 split 1"
+    assert row["tiles"] == f"portable: {tiles} ({tuned_file})"
+    tuned.put([tuned.Entry(key, tuned.encoded(replace(config, stages=6, depth=64)), 1.0, "")])
+    assert "does not fit: 64 channels of 4 bytes" in " ".join(cli(*words[:-1])[1].split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("tune", MAX, "--problem", "n2 ci3 co4 i4 k3"), "an operator or --problem, not both"),
+        (("tune", MAX, "--then", "tanh"), "--then goes with --problem"),
+        (("tune", "--problem", "n2 ci3 co4 i4 k3", "--then", "tan"), "unknown stage 'tan'; known"),
+        (("tune", "--problem", "n2 ci3 co4 i4 k3", "--then", "a b"), "'a b' is not a stage"),
+        (("tune", "--problem", "n2 ci3"), "problem line lacks co, i, k"),
+        (("tune", MAX, "--dtype", "fp8"), "known: fp32, fp64, fp16, bf16"),
+        (("tune", MAX, "--device", "tpu"), "device 'tpu' is not here"),
+    ],
+)
+def test_bad_arguments_of_tune(cli, monkeypatch, words, message):
+    """As on a machine with Triton interpreting; nothing is run, and Triton not asked."""
+    interpreting = "tpu" not in words
+    monkeypatch.setattr("transfuse.settings.interpreted", lambda: interpreting)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    status, printed, error = cli(*words)
+    assert (status, printed) == (2, "")
+    assert message in error.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

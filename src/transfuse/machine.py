@@ -10,6 +10,7 @@ import torch
 
 from transfuse import settings
 from transfuse.backends import BACKENDS
+from transfuse.backends.triton import tuned
 
 PACKAGES = ("transfuse", "torch", "numpy", "triton", "onnxruntime", "openvino", "jax")
 
@@ -28,6 +29,7 @@ def environment() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "backends": [backend.name for backend in BACKENDS],
         "settings": vars(settings.read()),
+        "tuned": tuned.files(),
     }
 
 

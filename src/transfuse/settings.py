@@ -1,7 +1,9 @@
 """The one reader of environment variables."""
 
 import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -10,11 +12,14 @@ class Settings:
 
     ``TRANSFUSE_BACKEND`` names the backend to use where a call names none; as with a call's own
     ``backend=``, it serves or raises. ``TRANSFUSE_CORE`` is the path of another build of the
-    compiled core, such as one with sanitizers; it is loaded or raises.
+    compiled core, such as one with sanitizers; it is loaded or raises. ``TRANSFUSE_TUNED`` is the
+    file of the tiles that ``transfuse tune`` measured, instead of ``transfuse/tuned.json`` in the
+    user's cache.
     """
 
     backend: str | None = None
     core: str | None = None
+    tuned: str | None = None
 
 
 def backend() -> str | None:
@@ -32,4 +37,27 @@ def read() -> Settings:
     return Settings(
         backend=backend(),
         core=os.environ.get("TRANSFUSE_CORE") or None,
+        tuned=os.environ.get("TRANSFUSE_TUNED") or None,
     )
+
+
+def tuned() -> Path | None:
+    """The user's file of tuned tiles, there or not; None where a user has no home."""
+    named = os.environ.get("TRANSFUSE_TUNED")
+    if named:
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        folder = Path(cache) if os.path.isabs(cache) else _cache(Path.home())
+    except RuntimeError:
+        return None
+    return folder / "transfuse" / "tuned.json"
+
+
+def _cache(home: Path) -> Path:
+    """Where this platform keeps what programs can make again."""
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches"
+    if sys.platform == "win32":
+        return home / "AppData" / "Local"
+    return home / ".cache"

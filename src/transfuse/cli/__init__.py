@@ -11,6 +11,7 @@ from transfuse.cli.catalogue import env, explain, list_operators, show
 from transfuse.cli.checking import check
 from transfuse.cli.measuring import bench, report
 from transfuse.cli.output import err
+from transfuse.cli.tuning import tune
 
 app = typer.Typer(
     help="Transposed convolutions, fused.",
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("list")(list_operators)
-for command in (show, check, explain, bench, report, env):
+for command in (show, check, explain, bench, tune, report, env):
     app.command()(command)
 
 

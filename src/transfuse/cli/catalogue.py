@@ -11,6 +11,7 @@ from rich.text import Text
 
 from transfuse import plan, rewrite
 from transfuse.backends import BACKENDS
+from transfuse.backends.triton import Triton
 from transfuse.cli.output import Json, Slug, facts, out, print_json
 from transfuse.dispatch import choose
 from transfuse.machine import environment
@@ -77,6 +78,7 @@ def explain(
     fused = plan.fused(chain, problem)
     verdicts = {each: each.verdict(chain, problem) for each in BACKENDS}
     chosen = choose(chain, problem)
+    tiles = chosen.tiles(chain, problem) if isinstance(chosen, Triton) else []
     if as_json:
         return print_json(
             {
@@ -91,6 +93,7 @@ def explain(
                 "backends": {each.name: str(v) for each, v in verdicts.items()},
                 "chosen": chosen.name,
                 "plan": _plan(chosen.plan(chain, problem)),
+                "tiles": [{"pass": each, "tiles": text} for each, text in tiles],
             }
         )
     out.print(facts({"problem": str(case), "chain": str(chain)}))
@@ -108,6 +111,8 @@ def explain(
     out.print()
     out.print(facts({each.name: v for each, v in verdicts.items()}))
     out.print(_plan_table(f"what {chosen.name} will run", chosen.plan(chain, problem)))
+    for each, text in tiles:
+        out.print(Text.assemble((each, "bold"), f"\n  {text}"))
 
 
 def _plan(each: plan.Plan) -> dict[str, Any]:
@@ -146,4 +151,6 @@ def env(as_json: Json = False) -> None:
     packages = {name: version or "not installed" for name, version in known.pop("packages").items()}
     gpus = [" ".join(f"{k}={v}" for k, v in gpu.items()) for gpu in known.pop("gpus")]
     settings = known.pop("settings")
-    out.print(facts({**packages, **known, "gpus": ", ".join(gpus) or "none", **settings}))
+    tuned = [f"{each['file']}: {each.get('entries', 'left out')}" for each in known.pop("tuned")]
+    known |= {"gpus": ", ".join(gpus) or "none", "tuned tiles": tuned or "none"}
+    out.print(facts({**packages, **known, **settings}))

@@ -181,11 +181,19 @@ def _sides(change: Change) -> tuple[str, ...]:
 def report(
     files: Annotated[list[Path], typer.Argument(help="Files of results, from transfuse bench.")],
     output: Annotated[Path, typer.Option("-o", help="The page to write.")] = Path("report.html"),
+    into: Annotated[
+        Path | None, typer.Option(help="Make the table of a Markdown document again instead.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """One self-contained page of results: table, speed-ups, roofline, scaling, environment."""
     from transfuse.report import build
+    from transfuse.report.summary import update
 
+    if into is not None:
+        for file in files:
+            into.write_text(update(into, file), encoding="utf-8")
+        return
     page = build(files, " ".join(["transfuse", *sys.argv[1:]]))
     output.write_text(page, encoding="utf-8")
     if as_json:

@@ -4,6 +4,7 @@ Triton is imported when a tensor on a GPU is first seen, not before.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from math import prod
@@ -16,7 +17,7 @@ from transfuse.backends.base import Verdict
 from transfuse.backends.triton import lower
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
-from transfuse.plan import Plan, fused
+from transfuse.plan import Pass, Plan, fused
 from transfuse.problem import Problem
 
 
@@ -28,7 +29,13 @@ class Triton:
         return _verdict(chain, problem)
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:
-        return _fused(chain, problem)
+        return _copying(_fused(chain, problem))
+
+    def tiles(self, chain: Chain, problem: Problem) -> list[tuple[str, str]]:
+        """Each pass that convolves, with its tiles and where these come from."""
+        from transfuse.backends.triton import engine
+
+        return engine.explained(chain, _fused(chain, problem))
 
     def ulp(self, problem: Problem) -> float:
         if problem.arithmetic == "tf32":
@@ -57,6 +64,20 @@ def _fused(chain: Chain, problem: Problem) -> Plan:
     return fused(chain, problem)
 
 
+def _copying(plan: Plan) -> Plan:
+    """The plan with what it costs to copy input and weights into the order of the tiles.
+
+    Stages before the convolution store theirs in that order already.
+    """
+    item = ELEMENTS[plan.problem.dtype].itemsize
+    copied = prod(plan.problem.weight) * item
+    if not plan.chain.prologue:
+        copied += plan.problem.input.numel * item
+    does = "copy weights" if plan.chain.prologue else "copy input and weights"
+    copy = Pass(f"{does} in the order of the tiles", 0, copied, copied)
+    return replace(plan, passes=(copy, *plan.passes), scratch=plan.scratch + copied)
+
+
 @lru_cache(maxsize=4096)
 def _verdict(chain: Chain, problem: Problem) -> Verdict:
     if not (
@@ -75,7 +96,7 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
 def _yields(chain: Chain, problem: Problem) -> str:
     """Why cuDNN is to be preferred, where it is: measured on 115 layers of published models."""
     overlap = any(k > s for k, s in zip(problem.kernel, problem.stride, strict=True))
-    heavy = prod(problem.weight) >= 2**20
+    heavy = prod(problem.weight) >= 2**17
     bare = len(chain.stages) == 1 and problem.layout == "channels_last"
     if bare and overlap and heavy and problem.dtype in ("fp16", "bf16"):
         return "cuDNN reads as many weights in place, where this backend copies them"

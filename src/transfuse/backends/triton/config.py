@@ -7,7 +7,8 @@ from itertools import product
 from math import prod
 
 from transfuse.backends.triton.lattice import Lattice, Three
-from transfuse.backends.triton.lower import Pass, Statistic, power
+from transfuse.backends.triton.lower import Pass, Program, Statistic, power
+from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
 
 Box = tuple[int, int, int, int]
@@ -17,6 +18,20 @@ SHARED = {80: 163_000, 86: 99_000, 87: 163_000, 89: 99_000, 90: 227_000, 100: 22
 
 MULTIPROCESSORS = {80: 108, 86: 84, 89: 128, 90: 132, 100: 148}
 """Programs that run at once, one on each; by compute capability, of the largest GPU."""
+
+
+FORMS = ("rows", "box", "batch")
+MOST_BOX = 256
+"""Rows or channels along one side of a box that is copied to shared memory."""
+LINE = 128
+"""Bytes of one row of such a box."""
+LEAST = 16
+"""Rows and columns of the smallest product of tensor cores that serves every element type."""
+ACCUMULATORS = 128, 2**15
+"""Sums that one thread holds, and one program: half of all registers, of which more threads have
+fewer each."""
+PADDING = 1.25
+"""How far blocks of channels may pad a group's, unless they are the smallest."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,15 @@ class Shape:
     @property
     def depthwise(self) -> bool:
         return self.channels == 1
+
+
+def shape_of(program: Program, core: Problem, each: Pass) -> Shape:
+    """What the tiles of a pass that convolves depend on."""
+    windows = ((1, 1, 0),) * core.rank
+    if each.window is not None:
+        windows = each.window.windows(core.rank)
+    lattice = Lattice.of(core.axes, windows, each.result.spatial, cover=each.early is not None)
+    return describe(lattice, core, each, program.statistics, ELEMENTS[core.dtype].itemsize)
 
 
 def describe(
@@ -142,6 +166,100 @@ def candidates(shape: Shape, capability: int) -> Iterator[Config]:
                 yield Config(form, box, channels, depth, warps, stages, split)
 
 
+def space(shape: Shape, capability: int) -> Iterator[Config]:
+    """Every choice that could be worth a measurement, the likely ones first."""
+    usual = set(candidates(shape, capability))
+    yield from sorted(usual, key=lambda config: _cost(shape, config, capability))
+    for form, positions in product(FORMS, [2**i for i in range(4, 10)]):
+        for box in _boxes(shape, form, positions):
+            for config in around(shape, form, box, capability):
+                if config not in usual:
+                    yield config
+
+
+def around(shape: Shape, form: str, box: Box, capability: int) -> Iterator[Config]:
+    """Every valid choice with this form and box."""
+    widest = min(MOST_BOX, _most_channels(shape))
+    channels = [widest >> i for i in range(3)]
+    depths = [LINE // shape.item >> i for i in range(3)]
+    for rest in product(channels, depths, (4, 8, 16), range(2, 7), _splits(shape)):
+        config = Config(form, box, *rest)
+        if valid(shape, config, capability):
+            yield config
+
+
+def valid(shape: Shape, config: Config, capability: int) -> bool:
+    """Whether a kernel of these tiles computes this shape, without gross waste."""
+    return not fault(shape, config, capability)
+
+
+def fault(shape: Shape, config: Config, capability: int) -> str:
+    """Why ``config`` is not valid for ``shape``; empty where it is."""
+    box, form = config.box, config.form
+    for name in ("channels", "depth", "warps"):
+        if not _is_power(getattr(config, name)):
+            return f"{name} {getattr(config, name)} is not a power of two"
+    if len(box) != 4 or not all(map(_is_power, box)):
+        return f"a box is four powers of two, not {box}"
+    if max(box) > MOST_BOX or config.channels > MOST_BOX:
+        return f"a box of {box} and {config.channels} channels passes {MOST_BOX}"
+    return _misfit(shape, config, form) or _overflow(shape, config, capability)
+
+
+def _misfit(shape: Shape, config: Config, form: str) -> str:
+    """Where the form, the box, the channels or the split do not suit the shape."""
+    anchors = shape.lattice.each("anchors")
+    if form not in ("rows",) if shape.depthwise else form not in FORMS:
+        return f"no kernel for tiles of the form {form!r}"
+    if form == "batch" and shape.per_sample:
+        return "a statistic of each sample needs tiles of one sample"
+    limits = {"rows": (1, 1, 1, None), "box": (1, *anchors), "batch": (*anchors, shape.batch)}
+    for size, most in zip(config.box, limits[form], strict=True):
+        if most is not None and size > power(most):
+            return f"a box of {config.box} is larger than what it tiles"
+    most = _most_channels(shape)
+    if config.channels > most or (shape.all_channels and config.channels != most):
+        return f"{config.channels} channels where a tile takes {most}"
+    if min(config.channels, config.positions, config.depth) < LEAST:
+        return f"channels, positions and depth are at least {LEAST}"
+    if config.depth * shape.item > LINE:
+        return f"{config.depth} channels of {shape.item} bytes pass a line of {LINE}"
+    if config.depth > LEAST and _padded(shape, config.depth) > PADDING * shape.channels:
+        return f"blocks of {config.depth} pad {shape.channels} channels too far"
+    if config.split not in _splits(shape):
+        return f"{config.split} programs do not share the members of this window"
+    return ""
+
+
+def _overflow(shape: Shape, config: Config, capability: int) -> str:
+    """Where registers or shared memory are too small."""
+    if not 1 <= config.warps <= 16 or not 1 <= config.stages <= 8:
+        return f"{config.warps} warps in {config.stages} stages"
+    held = config.channels * config.positions * joined(shape.lattice, config.form)
+    each, all_ = ACCUMULATORS
+    if held > min(all_, each * 32 * config.warps):
+        return f"{config.warps} warps do not hold {held} sums"
+    taken, room = _shared(shape, config, capability), SHARED.get(capability, 99_000)
+    if taken > room:
+        return f"{config.stages} stages take {taken} bytes of shared memory, of {room}"
+    return ""
+
+
+def _shared(shape: Shape, config: Config, capability: int) -> int:
+    """Bytes of shared memory, as compiled kernels have them, but for a few barriers."""
+    if shape.depthwise:
+        return 0
+    row = config.depth * shape.item
+    block = last = (config.channels + config.positions) * row
+    if shape.thrice and 90 <= capability < 120 and config.channels >= 64:
+        last = max(block, 2 * config.positions * row)  # both parts of what is multiplied
+    return (config.stages - 1) * block + last
+
+
+def _is_power(n: int) -> bool:
+    return n >= 1 and n & (n - 1) == 0
+
+
 def _boxes(shape: Shape, form: str, positions: int) -> Iterator[Box]:
     if form == "rows":
         yield 1, 1, 1, positions
@@ -195,15 +313,23 @@ def _splits(shape: Shape) -> tuple[int, ...]:
 
 
 def _channels(shape: Shape) -> int:
-    outputs = shape.outputs * (shape.groups if shape.depthwise else 1)
-    most = power(outputs) if shape.all_channels else 128
-    return max(16, min(most, power(outputs)))
+    most = _most_channels(shape)
+    return most if shape.all_channels else min(most, 128)
+
+
+def _most_channels(shape: Shape) -> int:
+    """The power of two that holds all channels a tile may divide."""
+    return max(LEAST, power(shape.outputs * (shape.groups if shape.depthwise else 1)))
+
+
+def _padded(shape: Shape, depth: int) -> int:
+    return -(-shape.channels // depth) * depth
 
 
 def depth_of(shape: Shape) -> int:
     """Channels summed over at a time: a full line of shared memory, if that pads little."""
-    depth = 128 // shape.item
-    while depth > 16 and -(-shape.channels // depth) * depth > 1.25 * shape.channels:
+    depth = LINE // shape.item
+    while depth > LEAST and _padded(shape, depth) > PADDING * shape.channels:
         depth //= 2
     return depth
 

@@ -1,17 +1,19 @@
 """Calls: the recipe for tensors that lie as these do, run on the caller's stream and device."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from transfuse.backends.triton import config as tiling
-from transfuse.backends.triton import lower
+from transfuse.backends.triton import lower, tuned
+from transfuse.backends.triton.config import MULTIPROCESSORS, Config, Shape
 from transfuse.backends.triton.copies import Five
+from transfuse.backends.triton.lower import Pass
 from transfuse.backends.triton.recipe import Gpu, Recipe, five, three
 from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan
 
 MOST = 4096
@@ -43,36 +45,52 @@ def run(
     """The result of a chain, in ``out`` if that is given."""
     strides = None if out is None else out.stride()
     operands = {name: _flat(tensor) for name, tensor in operands.items()}
-    given = (x, weight, *operands.values()) if out is None else (x, weight, out, *operands.values())
+    known = (x, weight, *operands.values()) if out is None else (x, weight, out, *operands.values())
     # Compiled kernels know which addresses are multiples of 16.
-    aligned = tuple([tensor.data_ptr() % 16 == 0 for tensor in given])
-    key = (chain, plan.problem, x.stride(), weight.stride(), strides, x.device, aligned)
+    aligned = tuple([tensor.data_ptr() % 16 == 0 for tensor in known])
+    key = (
+        chain, plan.problem, x.stride(), weight.stride(), strides, x.device, aligned,
+        tuned.generation(),
+    )  # fmt: skip
     ready = _ready.get(key)
     if ready is None:
         if len(_ready) >= MOST:
             _ready.clear()
-        ready = _ready[key] = _prepare(chain, plan, x, weight, operands, out)
+        ready = _ready[key] = prepare(chain, plan, x, weight, operands, out)
     if out is None:
         out = torch.empty(ready.shape, dtype=x.dtype, device=x.device, memory_format=ready.format)
     if not out.numel():
         return out
-    tensors = [x, weight, out, _flag(x.device), *operands.values()]
-    if x.device.type == "cuda" and torch.cuda.current_device() != x.device.index:
-        with torch.cuda.device(x.device):
-            ready.recipe(tensors)
-    else:
-        ready.recipe(tensors)
+    follow(ready.recipe, [x, weight, out, _flag(x.device), *operands.values()])
     return out
 
 
-def _prepare(
+def follow(recipe: Recipe, tensors: list[Tensor]) -> None:
+    """Run a recipe on x, weight, out, flag and operands, on their device."""
+    device = tensors[0].device
+    if device.type == "cuda" and torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            recipe(tensors)
+    else:
+        recipe(tensors)
+
+
+def given(x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor) -> list[Tensor]:
+    """The tensors of a call, as a recipe takes them."""
+    return [x, weight, out, _flag(x.device), *map(_flat, operands.values())]
+
+
+def prepare(
     chain: Chain,
     plan: Plan,
     x: Tensor,
     weight: Tensor,
     operands: Mapping[str, Tensor],
     out: Tensor | None,
+    choose: Callable[[Pass, Shape], Config] | None = None,
+    gpu: Gpu | None = None,
 ) -> Ready:
+    """The recipe for tensors that lie as these do; tiles are tuned or counted, or as told."""
     problem, shape = plan.problem, plan.chain.shapes(plan.problem)[-1].dims
     last = CHANNELS_LAST.get(x.dim()) if problem.layout == "channels_last" else None
     like = torch.empty(shape, device="meta", memory_format=last or torch.contiguous_format)
@@ -81,18 +99,54 @@ def _prepare(
         five(weight.stride()),
         five((like if out is None else out).stride()),
     )
-    gpu = _gpu(x.device)
+    there, name = gpu or _gpu(x.device), tuned.gpu(x.device)
+    program, core = lower.program(chain, plan), plan.chain.core(problem)
+
+    def best(each: Pass, shape: Shape) -> Config:
+        return tuned.choose(program, core, each, shape, name, there.capability).config
+
     recipe = Recipe(
-        lower.program(chain, plan),
-        plan.chain.core(problem),
+        program,
+        core,
         three(x.shape[2:], 1),
         strides,
         list(operands),
         x.device,
-        gpu,
-        lambda shape: tiling.heuristic(shape, gpu.capability),
+        there,
+        choose or best,
     )
     return Ready(recipe, shape, last or torch.contiguous_format)
+
+
+def explained(chain: Chain, plan: Plan) -> list[tuple[str, str]]:
+    """Each pass that convolves: its engine, its tiles, and where these come from.
+
+    The GPU need not be there; what was tuned is taken where it is, and is of the problem's kind.
+    """
+    problem, program, core = plan.problem, lower.program(chain, plan), plan.chain.core(plan.problem)
+    _, _, kind = problem.device.partition(":sm")
+    wanted, name = (int(kind), "") if kind.isdigit() else (90, "interpreter")
+    here = torch.device("cuda", 0)
+    if kind and torch.cuda.is_available() and tuned.capability(here) == wanted:
+        name = tuned.gpu(here)
+    choices: dict[Pass, tuned.Choice] = {}
+
+    def choose(each: Pass, shape: Shape) -> Config:
+        choices[each] = tuned.choose(program, core, each, shape, name, wanted)
+        return choices[each].config
+
+    def tensor(*dims: int) -> Tensor:
+        return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
+
+    operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+    gpu = Gpu(wanted, MULTIPROCESSORS.get(wanted, 108), real=bool(kind))
+    x, weight = tensor(*problem.input.dims), tensor(*problem.weight)
+    engines = prepare(chain, plan, x, weight, operands, None, choose, gpu).recipe.engines
+    rows = []
+    for each, engine in zip((p for p in program.passes if p.convolves), engines, strict=True):
+        tiles = str(choices[each]) if engine == tuned.PORTABLE else "tiles of its own"
+        rows.append((tuned.chain(program, each, core.rank), f"{engine}: {tiles}"))
+    return rows
 
 
 def _flat(operand: Tensor) -> Tensor:

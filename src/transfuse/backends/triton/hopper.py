@@ -327,20 +327,32 @@ def vector_of(geometry: Geometry, after: After, stored: int) -> int:
 
 
 def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Config | None:
-    """The layout to take; none if none fits. Measured on an H200 where it names rings."""
+    """The layout to take; none if none fits. The order of wishes was measured on an H200."""
     found = configs(geometry, itemsize, after, stored)
-    wanted = (2, 2, 8)
-    if geometry.joined == 2:
-        wanted = (1, 3, 4) if itemsize == 2 else (2, 3, 6)
-    consumers, x_stages, w_stages = wanted
     # How results are stored matters more than how deep the rings are.
     alike = [e for e in found if (e.positions, e.store) == (found[0].positions, found[0].store)]
+    for each in alike[:1]:
+        for wish in _wishes(geometry, each):
+            room = wish.shared + scratch(wish, stored) <= SHARED
+            if twice(wish, stored) if wish.consumers == 1 else room:
+                return wish
     plain = [each for each in alike if not each.hold]
-    for each in plain:
-        if (each.x_stages, each.w_stages) == (x_stages, w_stages):
-            alone = replace(each, consumers=1)
-            return alone if consumers == 1 and twice(alone, stored) else each
     return plain[0] if plain else None
+
+
+def _wishes(geometry: Geometry, base: Config) -> Iterator[Config]:
+    """Rings, who multiplies, whether weights stay, how far the consumers lie apart."""
+    if geometry.joined == 1:
+        yield replace(base, x_stages=2, w_stages=8, hold=False)
+        return
+    held, taps = geometry.held(base.depth), len(geometry.taps)
+    if base.itemsize == 2:
+        if 0 < held <= 8:
+            yield replace(base, x_stages=3, w_stages=held, hold=True, stagger=min(4, 2 * taps))
+        yield replace(base, x_stages=3, w_stages=4, hold=False, consumers=1)
+    else:
+        yield replace(base, x_stages=3, w_stages=7, hold=False, stagger=min(5, 2 * taps))
+        yield replace(base, x_stages=3, w_stages=6, hold=False)
 
 
 def twice(config: Config, stored: int) -> bool:

@@ -1,13 +1,19 @@
 """Kernel launches made ready once: what is left for a call is to fill in addresses."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+import triton
 from torch import Tensor
+from triton import knobs
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+SPILLED = re.compile(r"shl nuw nsw <2 x i32> %\d+, <i32 (\d+), i32 (?!\1>)\d+>")
+"""Two shifts as one: LLVM's backend lets the overflow of the first spill into the second."""
 
 FLAG = 3
 """The number of a tensor that is always there."""
@@ -106,8 +112,17 @@ class Launch:
         self.epochs = [at for at, each in enumerate(self.arguments) if each is Epoch]
 
     def first(self, tensors: Sequence[Tensor], epoch: int) -> None:
-        grid = (self.programs, 1, 1)
-        self.compiled = self.kernel[grid](*self._filled(tensors, epoch), **self.options)
+        grid, arguments = (self.programs, 1, 1), self._filled(tensors, epoch)
+        if knobs.runtime.interpret:
+            self.kernel[grid](*arguments, **self.options)
+            return
+        self.compiled = self.kernel.run(*arguments, grid=grid, warmup=True, **self.options)
+        if SPILLED.search(self.compiled.asm["llir"]):
+            raise RuntimeError(
+                f"this version of Triton ({triton.__version__}) would compile {self.kernel.__name__} "
+                f"wrongly for {self.arguments}; nothing was run, backend='eager' serves instead"
+            )
+        self.compiled[grid](*arguments)
 
     def again(self, addresses: Sequence[int], epoch: int, stream: int) -> None:
         if self.run is None:

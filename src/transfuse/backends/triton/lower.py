@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import blake2b
 from math import isnan, nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -305,6 +307,13 @@ def _resident(stage: Whole, shape: Shape) -> tuple[Step, ...]:
     raise Refused(f"one tile holds no batch, as {stage} would need")
 
 
+SOURCES = blake2b(
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))),
+    digest_size=8,
+).hexdigest()
+"""Stands for the code by which kernels are described: Triton knows a kernel by its own code only."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Steps as a kernel takes them: names and numbers in flat tuples."""
@@ -313,6 +322,7 @@ class Table:
     at: tuple[int, ...]
     size: tuple[int, ...]
     count: tuple[int, ...]
+    sources: str = SOURCES
 
 
 class Arguments:

@@ -123,7 +123,7 @@ class Recipe:
         operands: Sequence[str],
         device: torch.device,
         gpu: Gpu,
-        choose: Callable[[tiling.Shape], tiling.Config],
+        choose: Callable[[Pass, tiling.Shape], tiling.Config],
     ) -> None:
         self.program, self.core, self.source, self.device = program, core, source, device
         self.x_strides, self.weight_strides, self.out_strides = strides
@@ -132,6 +132,7 @@ class Recipe:
         self.bytes = 0
         self.ready = False
         self.launches: list[Launch] = []
+        self.engines: list[str] = []  # of the passes that convolve
         self.statistics: dict[int, tuple[int, int]] = {}
         self.copies: dict[InputCopy | WeightCopy, int] = {}
         self.choose, self.capability = choose, gpu.capability
@@ -154,7 +155,7 @@ class Recipe:
         base = scratch.data_ptr()
         addresses = [tensor.data_ptr() for tensor in tensors]
         addresses += [base + at for at, _, _ in self.scratch]
-        stream = torch.cuda.current_stream(self.device).cuda_stream
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         for launch in self.launches:
             launch.again(addresses, epoch, stream)
 
@@ -167,7 +168,9 @@ class Recipe:
                 if between:
                     out = self._between(each.result)
                 self._finish(each, stored, out)
-            elif not self._window(each, out, between):
+            elif self._window(each, out, between):
+                self.engines.append("hopper")
+            else:
                 config = self._config(each)
                 if between:
                     out = self._between(each.result, config.form)
@@ -196,7 +199,7 @@ class Recipe:
         kind = _kind(each.window)
         if self.hopper is None or core.arithmetic not in ("tf32", "fp16", "bf16") or between:
             return False
-        shape = shape_of(self.program, core, each)
+        shape = tiling.shape_of(self.program, core, each)
         lattice, before = shape.lattice, bool(each.before) or each.early is not None
         if hopper_window.verdict(lattice, core.out_channels, core.groups, kind, before):
             return False
@@ -233,12 +236,13 @@ class Recipe:
         return True
 
     def _config(self, each: Pass) -> tiling.Config:
-        return self.choose(shape_of(self.program, self.core, each))
+        return self.choose(each, tiling.shape_of(self.program, self.core, each))
 
     def _convolve(self, each: Pass, out: Place, config: tiling.Config) -> None:
         """The convolution and what follows; once more for weights that are not finite."""
-        shape = shape_of(self.program, self.core, each)
+        shape = tiling.shape_of(self.program, self.core, each)
         fast = self._hopper(each, out, shape)
+        self.engines.append("portable" if fast is None else "hopper")
         if fast is None:
             tile = Tile.of(shape, config, _kind(each.window))
             fast = careful = self._tiles(each, out, shape, config, tile, careful=False)
@@ -494,8 +498,8 @@ class Recipe:
         self.copies |= {source: rows, weights: packed}
         arguments_ = [
             At(X), At(rows), At(WEIGHT), At(packed), self._constant(lattice.slot_of_tap()),
-            At(FLAG), Epoch, core.batch, self._tensors(arguments), _numbers(arguments),
-            source, weights, self.acc,
+            At(FLAG), Epoch, core.batch, source.block_p, self._tensors(arguments),
+            _numbers(arguments), source, weights, self.acc,
         ]  # fmt: skip
         programs = weights.programs + source.programs(core.batch)
         self.launches.append(Launch(prepare, programs, arguments_, {"num_warps": 4}))
@@ -525,16 +529,6 @@ class Recipe:
 
     def _constant(self, values: tuple[int, ...]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=self.device)
-
-
-def shape_of(program: Program, core: Problem, each: Pass) -> tiling.Shape:
-    """What the tiles of a pass that convolves depend on."""
-    windows = ((1, 1, 0),) * core.rank
-    if each.window is not None:
-        windows = each.window.windows(core.rank)
-    lattice = Lattice.of(core.axes, windows, each.result.spatial, cover=each.early is not None)
-    item = ELEMENTS[core.dtype].itemsize
-    return tiling.describe(lattice, core, each, program.statistics, item)
 
 
 def three(values: Sequence[int], missing: int) -> Three:

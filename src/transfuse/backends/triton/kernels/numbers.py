@@ -72,6 +72,15 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def bounded_exp(x):
+    """``exp(x)`` for ``x`` that a clamp keeps near 0: nothing to overflow, nothing to flush."""
+    if x.dtype == tl.float32 and not INTERPRETED:
+        return power_of_two(x * LOG2E)
+    else:
+        return tl.exp(x)
+
+
+@triton.jit
 def sigmoid(x):
     """``1 / (1 + exp(-x))``"""
     return reciprocal(1.0 + power_of_two(x * -LOG2E))

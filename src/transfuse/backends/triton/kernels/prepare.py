@@ -12,7 +12,9 @@ from transfuse.backends.triton.kernels.steps import steps
 
 
 @triton.jit
-def copy_input(program, x, rows, batch, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr):
+def copy_input(
+    program, x, rows, batch, block, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr
+):
     """A block of channels times a block of positions of one plane of rows, of a few samples."""
     SAMPLES: tl.constexpr = C.samples
     slot = program % C.channel_blocks * C.block_c + tl.arange(0, C.block_c)
@@ -25,7 +27,10 @@ def copy_input(program, x, rows, batch, tensors, numbers, C: tl.constexpr, ACC: 
     samples = (batch + SAMPLES - 1) // SAMPLES
     first = program % samples * SAMPLES
     residue = program // samples
-    at = plane * C.block_p + tl.arange(0, C.block_p)
+    # ``block`` is C.block_p, at run time: as a shift, LLVM packs it with another one and lets that
+    # one's overflow spill into this.
+    BLOCK_P: tl.constexpr = C.block_p
+    at = tl.multiple_of(plane * block + tl.arange(0, BLOCK_P), BLOCK_P)
     d = (depth + C.low) * C.residues[0] + residue // (C.residues[1] * C.residues[2])
     h = at // C.extent[2] * C.residues[1] + residue // C.residues[2] % C.residues[1]
     w = at % C.extent[2] * C.residues[2] + residue % C.residues[2]
@@ -132,9 +137,9 @@ def copy_weights(program, weight, packed, slot_of_tap, flag, epoch, W: tl.conste
     tl.store(target, v, mask=known[:, None] & (ci < W.kept)[None, :])
 
 
-@triton.jit(do_not_specialize=["epoch"])
+@triton.jit(do_not_specialize=["epoch", "block"])
 def prepare(
-    x, rows, weight, packed, slot_of_tap, flag, epoch, batch, tensors, numbers,
+    x, rows, weight, packed, slot_of_tap, flag, epoch, batch, block, tensors, numbers,
     C: tl.constexpr, W: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """The first programs take weights, the others input."""
@@ -142,4 +147,4 @@ def prepare(
     if program < W.programs:
         copy_weights(program, weight, packed, slot_of_tap, flag, epoch, W)
     else:
-        copy_input(program - W.programs, x, rows, batch, tensors, numbers, C, ACC)
+        copy_input(program - W.programs, x, rows, batch, block, tensors, numbers, C, ACC)

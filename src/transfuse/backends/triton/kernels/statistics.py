@@ -8,6 +8,7 @@ No atomics: the same bits in every run.
 import triton
 import triton.language as tl
 
+from transfuse.backends.triton.kernels.numbers import bounded_exp
 from transfuse.backends.triton.kernels.steps import number
 
 
@@ -28,7 +29,7 @@ def gather(v, valid, KIND: tl.constexpr):
         shift = tl.where(top == float("-inf"), 0.0, top)
         return count, top, tl.sum(tl.where(here, tl.exp(v - shift[:, None]), 0.0), 1)
     else:
-        return count, zero, tl.sum(tl.where(here, tl.exp(v), 0.0), 1)
+        return count, zero, tl.sum(tl.where(here, bounded_exp(v), 0.0), 1)
 
 
 @triton.jit

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from transfuse.backends.triton.kernels.numbers import (
     LOG2E,
+    bounded_exp,
     larger,
     power_of_two,
     reciprocal,
@@ -116,7 +117,7 @@ def steps(
             v = v * statistic(tensors, S.at[i] + 1, n, channel, live, v, 1, S.count[i], AXIS)
         elif S.ops[i] == "bounded_apply":
             total = statistic(tensors, S.at[i] + 1, n, channel, live, v, 1, S.count[i], AXIS)
-            v = tl.exp(v) * total
+            v = bounded_exp(v) * total
         elif S.ops[i] == "group_norm":  # the tile is one group of one sample
             here = tl.expand_dims(valid, AXIS)
             if v.shape[AXIS] > 1:
