@@ -178,7 +178,8 @@ class Recipe:
                     self._share(each, out, config)
                 else:
                     self._convolve(each, out, config)
-            stored = out
+            if each.stores:
+                stored = out
 
     def _share(self, each: Pass, out: Place, config: tiling.Config) -> None:
         """Several programs meet the members of a window; their results meet in a second pass."""
