@@ -144,6 +144,28 @@ def spilled(ptx: str, folder: Path) -> int:
     return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", told))
 
 
+def early(cubin: bytes, folder: Path) -> list[str]:
+    """Instructions that touch sums between a product and the wait for it.
+
+    ``ptxas`` 12.8 makes such, under register pressure, of code that waits behind a loop.
+    """
+    file = folder / "kernel.cubin"
+    file.write_bytes(cubin)
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    told = subprocess.run([tool, "-c", file], capture_output=True, text=True, check=True).stdout
+    flying: set[int] = set()
+    found = []
+    for line in told.splitlines():
+        if product := re.search(r"HGMMA\.64x(\d+)x\S+ R(\d+),", line):
+            wide, first = int(product[1]), int(product[2])
+            flying |= set(range(first, first + wide // 2))
+        elif "DEPBAR.LE gsb0, 0x0" in line:
+            flying = set()
+        elif flying & {int(n) for n in re.findall(r"\bR(\d+)\b", line)}:
+            found.append(line.strip())
+    return found
+
+
 @pytest.mark.parametrize("name", TRIALS)
 def test_machine_code(name: str, tmp_path: Path) -> None:
     kind, trial = TRIALS[name]
@@ -166,6 +188,7 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     room = scratch(config, itemsize) * config.consumers // 2
     assert kernel.metadata.shared <= config.shared + room <= SHARED
     assert spilled(ptx, tmp_path) <= 64
+    assert early(kernel.asm["cubin"], tmp_path) == []
 
 
 def test_rows_are_stored_from_few_addresses() -> None:
@@ -174,6 +197,19 @@ def test_rows_are_stored_from_few_addresses() -> None:
     after = after_of(SOFT, geometry)
     ptx = build("fp32", geometry, configs(geometry, 4, after, 4)[0], after).asm["ptx"]
     assert re.search(rf"add.s64\s+%rd\d+, %rd\d+, {4 * 4 * 129 * 129};", ptx)
+
+
+def test_sums_are_waited_for(tmp_path: Path) -> None:
+    """Where registers are short, the assembler would round sums before they are there."""
+    axes = (Axis(5, 3, 1, 1), Axis(7, 2), Axis(9, 5, 1, 2))
+    trial = Trial(1, 96, 17, axes, cross=False)
+    geometry = geometry_of(trial, 2)
+    after = replace(after_of(trial, geometry), linear=False)
+    config = choose(geometry, 2, after, 2)
+    assert config is not None
+    kernel = build("fp16", geometry, replace(config, store="tile", w_stages=8), after)
+    assert spilled(kernel.asm["ptx"], tmp_path) > 0
+    assert early(kernel.asm["cubin"], tmp_path) == []
 
 
 def test_window(tmp_path: Path) -> None:
@@ -205,3 +241,4 @@ def test_window(tmp_path: Path) -> None:
     assert "ttg.local_load" not in kernel.asm["ttgir"]
     assert kernel.metadata.shared <= SHARED
     assert spilled(ptx, tmp_path) == 0
+    assert early(kernel.asm["cubin"], tmp_path) == []

@@ -267,7 +267,7 @@ def configs(geometry: Geometry, itemsize: int, after: After, stored: int) -> tup
     for base in bases(geometry, itemsize, axis_of(after)):
         held = geometry.held(base.depth)
         rings = [(x, held, True) for x in (4, 3) if held]
-        rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 6, 4, 3)]
+        rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 7, 6, 4, 3)]
         best = store_of(geometry, base, after, stored)
         for config in (best, replace(best, store="tile")):
             for x_stages, w_stages, hold in rings:
@@ -327,32 +327,28 @@ def vector_of(geometry: Geometry, after: After, stored: int) -> int:
 
 
 def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Config | None:
-    """The layout to take; none if none fits. The order of wishes was measured on an H200."""
+    """The layout to take; none if none fits. Measured on an H200 where it names rings."""
     found = configs(geometry, itemsize, after, stored)
     # How results are stored matters more than how deep the rings are.
     alike = [e for e in found if (e.positions, e.store) == (found[0].positions, found[0].store)]
-    for each in alike[:1]:
-        for wish in _wishes(geometry, each):
-            room = wish.shared + scratch(wish, stored) <= SHARED
-            if twice(wish, stored) if wish.consumers == 1 else room:
-                return wish
     plain = [each for each in alike if not each.hold]
-    return plain[0] if plain else None
-
-
-def _wishes(geometry: Geometry, base: Config) -> Iterator[Config]:
-    """Rings, who multiplies, whether weights stay, how far the consumers lie apart."""
-    if geometry.joined == 1:
-        yield replace(base, x_stages=2, w_stages=8, hold=False)
-        return
-    held, taps = geometry.held(base.depth), len(geometry.taps)
-    if base.itemsize == 2:
-        if 0 < held <= 8:
-            yield replace(base, x_stages=3, w_stages=held, hold=True, stagger=min(4, 2 * taps))
-        yield replace(base, x_stages=3, w_stages=4, hold=False, consumers=1)
-    else:
-        yield replace(base, x_stages=3, w_stages=7, hold=False, stagger=min(5, 2 * taps))
-        yield replace(base, x_stages=3, w_stages=6, hold=False)
+    if not plain:
+        return None
+    x_stages, w_stages = (3, 6) if geometry.joined == 2 else (2, 8)
+    if {"softmax", "sum"} & set(after.after.ops) and geometry.joined == 2:
+        # Long steps: one consumer should multiply while the other takes them.
+        for each in alike:
+            if each.hold and each.x_stages == 3:
+                return replace(each, stagger=each.w_stages // 2)
+        alone = replace(plain[0], x_stages=3, w_stages=4, consumers=1)
+        if itemsize == 2 and twice(alone, stored):
+            return alone
+        x_stages, w_stages = 3, 7
+    for each in plain:
+        if (each.x_stages, each.w_stages) == (x_stages, w_stages):
+            ahead = min(w_stages, (x_stages - 1) * len(geometry.taps)) - 2
+            return replace(each, stagger=max(0, ahead)) if w_stages == 7 else each
+    return plain[0]
 
 
 def twice(config: Config, stored: int) -> bool:

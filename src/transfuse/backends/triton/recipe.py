@@ -39,6 +39,9 @@ ACC = {"fp32": tl.float32, "fp16": tl.float32, "bf16": tl.float32, "fp64": tl.fl
 X, WEIGHT, OUT, _, OPERANDS = range(5)
 """Tensors of a call by number; operands follow in the order of their names, then the scratch."""
 
+SHORT = {2: 64, 4: 256}
+"""Products of a sum, by the size of an element, below which other work takes longer."""
+
 _epochs = count(1)
 
 
@@ -315,7 +318,7 @@ class Recipe:
             return None
         lattice, item = shape.lattice, ELEMENTS[core.dtype].itemsize
         # Short sums before a statistic: what follows takes longer, and wants more warps.
-        if shape.per_sample and shape.channels * lattice.slots < 256 * lattice.classes:
+        if shape.per_sample and shape.channels * lattice.slots < SHORT[item] * lattice.classes:
             return None
         window = each.window is not None
         if hopper.verdict(lattice, core.out_channels, item, core.groups, window):

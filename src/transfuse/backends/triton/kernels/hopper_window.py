@@ -143,6 +143,7 @@ def consume(
     SHAPE: gl.constexpr = [G.padded, POSITIONS]
     rows, weights, x_full, x_empty, w_full, w_empty = rings
     programs = rest[2]
+    once = rest[5]
     NONE: gl.constexpr = 0.0 if G.window == "sum" else float("-inf")
     x_step = 0
     step = 0
@@ -156,31 +157,32 @@ def consume(
                 even = gl.zeros(SHAPE, gl.float32, ACC)
                 odd = gl.zeros(SHAPE, gl.float32, ACC)
                 begun = step
-                for _step in range(nd * nh * BLOCKS):
-                    for i in gl.static_range(COPIES):
-                        x_slot = x_step % C.x_stages
-                        mbarrier.wait(x_full.index(x_slot), (x_step // C.x_stages) & 1)
-                        at = (2 * x_slot + CONSUMER) * POSITIONS
-                        box = rows.index(at)
-                        box = box._reinterpret(rows.dtype, [POSITIONS, C.depth], SWIZZLED)
-                        box = box.permute([1, 0])
-                        for j in gl.static_range(len(G.products[i])):
-                            w_slot = step % C.w_stages
-                            mbarrier.wait(w_full.index(w_slot), (step // C.w_stages) & 1)
-                            slot = weights.index(w_slot)
-                            if G.products[i][j][0] == 0:
-                                even = warpgroup_mma(slot, box, even, is_async=True)
-                            else:
-                                odd = warpgroup_mma(slot, box, odd, is_async=True)
-                            even, odd = warpgroup_mma_wait(1, deps=[even, odd])
-                            last = (step + C.w_stages - 1) % C.w_stages
-                            mbarrier.arrive(w_empty.index(last), pred=step > begun)
-                            if j == 0:  # the last product of the copy before is done
-                                last = (x_step + C.x_stages - 1) % C.x_stages
-                                mbarrier.arrive(x_empty.index(last), pred=step > begun)
-                            step += 1
-                        x_step += 1
-                even, odd = warpgroup_mma_wait(0, deps=[even, odd])
+                for _ in range(once):  # see ``hopper.consume``
+                    for _step in range(nd * nh * BLOCKS):
+                        for i in gl.static_range(COPIES):
+                            x_slot = x_step % C.x_stages
+                            mbarrier.wait(x_full.index(x_slot), (x_step // C.x_stages) & 1)
+                            at = (2 * x_slot + CONSUMER) * POSITIONS
+                            box = rows.index(at)
+                            box = box._reinterpret(rows.dtype, [POSITIONS, C.depth], SWIZZLED)
+                            box = box.permute([1, 0])
+                            for j in gl.static_range(len(G.products[i])):
+                                w_slot = step % C.w_stages
+                                mbarrier.wait(w_full.index(w_slot), (step // C.w_stages) & 1)
+                                slot = weights.index(w_slot)
+                                if G.products[i][j][0] == 0:
+                                    even = warpgroup_mma(slot, box, even, is_async=True)
+                                else:
+                                    odd = warpgroup_mma(slot, box, odd, is_async=True)
+                                even, odd = warpgroup_mma_wait(1, deps=[even, odd])
+                                last = (step + C.w_stages - 1) % C.w_stages
+                                mbarrier.arrive(w_empty.index(last), pred=step > begun)
+                                if j == 0:  # the last product of the copy before is done
+                                    last = (x_step + C.x_stages - 1) % C.x_stages
+                                    mbarrier.arrive(x_empty.index(last), pred=step > begun)
+                                step += 1
+                            x_step += 1
+                    even, odd = warpgroup_mma_wait(0, deps=[even, odd])
                 last = (step + C.w_stages - 1) % C.w_stages
                 mbarrier.arrive(w_empty.index(last), pred=step > begun)
                 last = (x_step + C.x_stages - 1) % C.x_stages
@@ -195,7 +197,7 @@ def consume(
 @gluon.jit
 def finish(v, box, share, rest, G: gl.constexpr, A: gl.constexpr):
     """Steps and store of one box."""
-    out, batch, _, tensors, numbers = rest
+    out, batch, _, tensors, numbers, _ = rest
     LAYOUT: gl.constexpr = v.type.layout
     STEPS: gl.constexpr = A.after
     WHOLE: gl.constexpr = G.channels == G.padded
@@ -256,7 +258,8 @@ def convolve_window(
         mbarrier.init(w_empty.index(i), count=2)
     fence_async_shared()
     rings = (rows, weights, x_full, x_empty, w_full, w_empty)
-    rest = (out, batch, programs, tensors, numbers)
+    once = gl.minimum(epoch, 1).to(gl.int32)
+    rest = (out, batch, programs, tensors, numbers, once)
     gl.warp_specialize(
         [
             (consume, (rings, rest, 0, G, C, A, SWIZZLED, ACC)),
