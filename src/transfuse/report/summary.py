@@ -25,7 +25,9 @@ def markdown(path: Path) -> str:
         if not (ours and peers):
             continue
         best = min(peers, key=lambda row: row.ratio.median if row.ratio else 0.0)
-        assert ours[0].time and best.time and best.ratio
+        assert ours[0].time
+        assert best.time
+        assert best.ratio
         share = "" if ours[0].of_floor is None else f"{100 * ours[0].of_floor:.0f} %"
         cells = (
             f"`{slug}`",
@@ -45,7 +47,7 @@ def update(document: Path, results: Path) -> str:
     text = document.read_text(encoding="utf-8")
     begin = BEGIN.format(file=results.as_posix())
     head, found, rest = text.partition(begin)
-    table, ended, tail = rest.partition(END)
+    _, ended, tail = rest.partition(END)
     if not (found and ended):
         raise ValueError(f"{document} has no lines {begin!r} and {END!r} to put a table between")
     return f"{head}{begin}\n\n{markdown(results)}\n\n{END}{tail}"

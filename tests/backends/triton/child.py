@@ -258,7 +258,7 @@ def target(capability: int) -> None:
             return GPUTarget("cuda", capability, 32)
 
         def get_current_device(self) -> int:
-            return 0
+            return capability  # Triton keeps what it compiled by device
 
         def get_current_stream(self, device: int) -> int:
             return 0

@@ -316,7 +316,7 @@ SOURCES = blake2b(
     b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))),
     digest_size=8,
 ).hexdigest()
-"""Stands for the code by which kernels are described: Triton knows a kernel by its own code only."""
+"""Stands for the code that describes kernels: Triton knows a kernel by its own code only."""
 
 
 @dataclass(frozen=True)
