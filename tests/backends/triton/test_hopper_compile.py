@@ -79,6 +79,7 @@ TRIALS = {
     ),
     "ragged channels": ("fp16", Trial(3, 48, 40, (Axis(19, 3, 2, 1, 3, 1), Axis(23, 3, 1)))),
     "weights held": ("fp16", Trial(128, 64, 128, (Axis(64, 4, 2, 1),) * 2, axis=1, ops=SOFTMAX)),
+    "many channels": ("fp16", Trial(2, 24, 200, (Axis(9, 3), Axis(30, 4, 2)))),
     "summed": ("bf16", Trial(2, 33, 100, (Axis(50, 4, 2),), axis=1, ops=("sum",))),
 }
 

@@ -198,6 +198,10 @@ class Config:
         row = self.depth * self.itemsize
         return row * (self.x_stages * self.strip + self.w_stages * self.channels)
 
+    def tiles_of_block(self, geometry: Geometry) -> int:
+        """Tiles for one block of anchors: by class of depth and height, and by channels."""
+        return geometry.classes[0] * geometry.classes[1] * -(-geometry.channels // self.channels)
+
     def partials(self, geometry: Geometry) -> int:
         """Partials of a statistic that one tile leaves."""
         return self.consumers * geometry.classes[0] * geometry.classes[1]
@@ -210,7 +214,7 @@ class Config:
     def programs(self, geometry: Geometry, multiprocessors: int) -> int:
         """As many as run at once; a program that holds weights stays with its class."""
         if self.hold:
-            multiprocessors -= multiprocessors % (geometry.classes[0] * geometry.classes[1])
+            multiprocessors -= multiprocessors % self.tiles_of_block(geometry)
         return multiprocessors * (3 - self.consumers)
 
     def accumulators(self, geometry: Geometry) -> int:
@@ -226,8 +230,6 @@ def verdict(lattice: Lattice, channels: int, itemsize: int, groups: int, window:
         return "a window follows the convolution"
     if lattice.width.classes > 2:
         return f"{lattice.width.classes} width classes; it joins at most 2"
-    if channels > 128:
-        return f"{channels} output channels; one tile holds 128"
     if itemsize not in (2, 4):
         return "tensor cores take 16-bit types and tf32"
     geometry = Geometry.of(lattice, 1, channels, 1, cross=True)
@@ -263,9 +265,12 @@ def configs(geometry: Geometry, itemsize: int, after: After, stored: int) -> tup
 
     ``itemsize`` of what is multiplied, ``stored`` of results.
     """
-    found = []
+    found: list[Config] = []
+    if geometry.channels > 128 and {"softmax", "sum"} & set(after.after.ops):
+        return ()
     for base in bases(geometry, itemsize, axis_of(after)):
-        held = geometry.held(base.depth)
+        # A program that holds weights stays with one of these: there must be a program for each.
+        held = geometry.held(base.depth) if base.tiles_of_block(geometry) <= 16 else 0
         rings = [(x, held, True) for x in (4, 3) if held]
         rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 7, 6, 4, 3)]
         best = store_of(geometry, base, after, stored)
@@ -339,7 +344,8 @@ def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Conf
         # Long steps: one consumer should multiply while the other takes them.
         for each in alike:
             if each.hold and each.x_stages == 3:
-                return replace(each, stagger=each.w_stages // 2)
+                # As far as strips are there for, or the first would wait for the second.
+                return replace(each, stagger=min(each.w_stages // 2, 2 * len(geometry.taps)))
         alone = replace(plain[0], x_stages=3, w_stages=4, consumers=1)
         if itemsize == 2 and twice(alone, stored):
             return alone

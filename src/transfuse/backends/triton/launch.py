@@ -119,9 +119,8 @@ class Launch:
         self.compiled = self.kernel.run(*arguments, grid=grid, warmup=True, **self.options)
         if SPILLED.search(self.compiled.asm["llir"]):
             raise RuntimeError(
-                f"this version of Triton ({triton.__version__}) would compile "
-                f"{self.kernel.__name__} wrongly for {self.arguments}; nothing was run, "
-                "backend='eager' serves instead"
+                f"Triton {triton.__version__} would compile {self.kernel.__name__} wrongly for "
+                f"{self.arguments}; nothing was run, backend='eager' serves instead"
             )
         self.compiled[grid](*arguments)
 

@@ -39,8 +39,8 @@ ACC = {"fp32": tl.float32, "fp16": tl.float32, "bf16": tl.float32, "fp64": tl.fl
 X, WEIGHT, OUT, _, OPERANDS = range(5)
 """Tensors of a call by number; operands follow in the order of their names, then the scratch."""
 
-SHORT = {2: 64, 4: 256}
-"""Products of a sum, by the size of an element, below which other work takes longer."""
+SHORT = 256
+"""Products of a sum below which what follows it takes longer."""
 
 _epochs = count(1)
 
@@ -323,7 +323,7 @@ class Recipe:
             return None
         lattice, item = shape.lattice, ELEMENTS[core.dtype].itemsize
         # Short sums before a statistic: what follows takes longer, and wants more warps.
-        if shape.per_sample and shape.channels * lattice.slots < SHORT[item] * lattice.classes:
+        if shape.per_sample and shape.channels * lattice.slots < SHORT * lattice.classes:
             return None
         window = each.window is not None
         if hopper.verdict(lattice, core.out_channels, item, core.groups, window):
@@ -353,7 +353,7 @@ class Recipe:
             gathered = Partials(self._scratch(3 * plane), plane, counted, counted * parts)
         sizes = core.batch * geometry.sample, tile.kept
         weights = tile.rows, tile.slots * tile.kept
-        tiles *= geometry.classes[0] * geometry.classes[1]
+        tiles *= config.tiles_of_block(geometry)
         arguments_ = [
             Boxes(rows, sizes, (config.box, config.depth), config.layout),
             Boxes(rows, sizes, (config.halo or config.box, config.depth), config.layout),

@@ -49,6 +49,11 @@ def rows_of(geometry, config):
     return geometry.rows(config.tile)
 
 
+@gluon.constexpr_function
+def tiles_of_block(geometry, config):
+    return config.tiles_of_block(geometry)
+
+
 @gluon.jit
 def entry(G: gl.constexpr, AXIS: gl.constexpr, of_class):
     """first, count, slot of a class along an axis."""
@@ -60,19 +65,22 @@ def entry(G: gl.constexpr, AXIS: gl.constexpr, of_class):
 
 @gluon.jit
 def locate(tile, G: gl.constexpr, C: gl.constexpr):
-    """The block of anchors of a tile and its classes of depth and height.
+    """The block of anchors of a tile, its classes of depth and height, its first channel.
 
     Neighbours in time share their anchors, so the rows they read are still in the cache and the
     lines they both write meet there. Classes differ in work: a program meets all of them in turn,
     unless it holds the weights of one.
     """
-    OF_BLOCK: gl.constexpr = G.classes[0] * G.classes[1]
+    OF_BLOCK: gl.constexpr = tiles_of_block(G, C)
+    BLOCKS: gl.constexpr = OF_BLOCK // (G.classes[0] * G.classes[1])
     block = tile // OF_BLOCK
     turn = 0
     if OF_BLOCK > 1 and not C.hold:
         turn = block // gl.maximum(gl.num_programs(0) // OF_BLOCK, 1)
-    of_class = (tile + turn) % OF_BLOCK
-    return block, of_class // G.classes[1], of_class % G.classes[1]
+    rest = (tile + turn) % OF_BLOCK
+    of_class = rest // BLOCKS
+    first = rest % BLOCKS * C.channels
+    return block, of_class // G.classes[1], of_class % G.classes[1], first
 
 
 @gluon.jit
@@ -116,7 +124,7 @@ def feed_strips(
         start_apart(C)
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        block, cd, ch = locate(tile, G, C)
+        block, cd, ch, _ = locate(tile, G, C)
         start = first_row(block, G, C) + G.low
         fd, nd, _ = entry(G, 0, cd)
         fh, nh, _ = entry(G, 1, ch)
@@ -152,7 +160,7 @@ def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexp
         tiles = gl.minimum(tiles, gl.program_id(0) + 1)
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        _, cd, ch = locate(tile, G, C)
+        _, cd, ch, first = locate(tile, G, C)
         _, nd, sd = entry(G, 0, cd)
         _, nh, sh = entry(G, 1, ch)
         for tap in range(nd * nh):
@@ -164,7 +172,7 @@ def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexp
                     bar = full.index(slot)
                     mbarrier.expect(bar, C.channels * C.depth * C.itemsize)
                     column = (line + G.taps[i][2]) * G.kept + k * C.depth
-                    tma.async_copy_global_to_shared(w, [0, column], bar, weights.index(slot))
+                    tma.async_copy_global_to_shared(w, [first, column], bar, weights.index(slot))
                     step += 1
 
 
@@ -197,7 +205,7 @@ def consume(
     if C.stagger > 0 and CONSUMER == 1:
         mbarrier.wait(go, 0)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        block, cd, ch = locate(tile, G, C)
+        block, cd, ch, channels = locate(tile, G, C)
         _, nd, _ = entry(G, 0, cd)
         _, nh, _ = entry(G, 1, ch)
         even = gl.zeros(SHAPE, gl.float32, ACC)
@@ -251,7 +259,7 @@ def consume(
             v = interleave(even, odd, C)
         else:
             v = even
-        finish(v, block, cd, ch, rest, CONSUMER, G, C, A)
+        finish(v, block, cd, ch, channels, rest, CONSUMER, G, C, A)
     if C.stagger > 0 and CONSUMER == 0:
         mbarrier.arrive(go, pred=step < C.stagger)
 
@@ -285,15 +293,16 @@ def indices(v, C: gl.constexpr):
 
 @gluon.jit
 def finish(
-    v, block, cd, ch, rest,
+    v, block, cd, ch, first, rest,
     CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """Steps, statistic and store of one consumer's share of a tile."""
     out, batch, _, tensors, numbers, partials, plane, counted, _ = rest
     AXIS: gl.constexpr = C.axis
     STEPS: gl.constexpr = A.after
-    WHOLE: gl.constexpr = G.channels == C.channels
+    WHOLE: gl.constexpr = G.channels % C.channels == 0
     channel, p = indices(v, C)
+    channel += first
     live = channel < G.channels
     n0, there, _ = places(block, p, batch, cd, ch, CONSUMER, G, C, A)
     v = steps(v, channel, live, there, n0, tensors, numbers, 1, STEPS, AXIS, WHOLE)
@@ -314,9 +323,9 @@ def finish(
             p = gl.arange(0, v.shape[1 - AXIS], layout=gl.SliceLayout(AXIS, ROWS))
             n0, there, place = places(block, p, batch, cd, ch, CONSUMER, G, C, A)
             # One address for every fourth channel; the others lie at known distances.
-            out += n0.to(gl.int64) * A.strides[0]
+            out += n0.to(gl.int64) * A.strides[0] + first * A.strides[1]
             out += gl.expand_dims(channel * A.strides[1], 1 - AXIS) + gl.expand_dims(place, AXIS)
-            write_rows(out, v, channel, gl.expand_dims(there, AXIS), 0, G, C, A)
+            write_rows(out, v, first + channel, gl.expand_dims(there, AXIS), 0, G, C, A)
         else:
             n0, there, place = places(block, p, batch, cd, ch, CONSUMER, G, C, A)
             write(out, v, channel, live, n0, there, place, A, AXIS)
@@ -348,7 +357,10 @@ def write_rows(
     out, v, channel, there,
     FIRST: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
-    """Store channels from ``FIRST`` on, four at a time; ``out`` are addresses of the first four."""
+    """Store a tile's channels from ``FIRST`` on, four at a time.
+
+    ``out`` are addresses of its first four, ``channel`` their numbers.
+    """
     CHANNELS: gl.constexpr = v.shape[C.axis]
     POSITIONS: gl.constexpr = v.shape[1 - C.axis]
     if CHANNELS > 4:
@@ -359,9 +371,9 @@ def write_rows(
         low, high = gl.split(both)
         write_rows(out, low, channel, there, FIRST, G, C, A)
         write_rows(out, high, channel, there, FIRST + CHANNELS // 2, G, C, A)
-    elif G.channels > FIRST:
+    elif G.channels > C.channels or G.channels > FIRST:
         v = gl.convert_layout(v, rows_layout(C.axis, C.vector), assert_trivial=True)
-        if G.channels < FIRST + 4:
+        if G.channels % C.channels != 0 and (G.channels > C.channels or G.channels < FIRST + 4):
             there &= gl.expand_dims(FIRST + channel < G.channels, 1 - C.axis)
         gl.store(out + FIRST * A.strides[1], v, mask=there)
 
