@@ -5,11 +5,11 @@ READY := .venv/.ready
 SANITIZED := build/sanitize/transfuse/backends/cpu/libtransfuse_cpu.so
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types sanitize format clean
+.PHONY: help demo test test-gpu lint types sanitize format clean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY) ## the five operators: checked against the oracle, timed beside torch, as a page
 	@$(BIN)/transfuse check --random 2
@@ -21,6 +21,12 @@ demo: $(READY) ## the five operators: checked against the oracle, timed beside t
 test: lint types ## lint, types, then every test
 	@echo "tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+# Each test says why it is skipped where there is no GPU.
+test-gpu: $(READY) ## the tests that need an NVIDIA GPU
+	@$(BIN)/python -c 'import torch; print("GPU:", torch.cuda.get_device_name() \
+		if torch.cuda.is_available() else "no CUDA device, every test is skipped")'
+	@$(BIN)/python -m pytest tests/gpu
 
 lint: $(READY) ## ruff: rules and format
 	@echo "lint"

@@ -147,7 +147,7 @@ class _Walk:
             if isinstance(stage, BatchStatistics):
                 self.statistics.append(_statistic(stage, shape))
                 self.steps.append(len(self.statistics) - 1)
-            elif isinstance(stage, Whole) and i not in self.plan.resident:
+            elif isinstance(stage, Whole) and (i not in self.plan.resident or _of_batch(stage)):
                 self._cut(stage, shape, again=i in self.plan.recomputed)
             elif isinstance(stage, Whole):
                 self.steps.extend(_resident(stage, shape))
@@ -298,13 +298,18 @@ def _apply(stage: Whole, shape: Shape, at: int) -> tuple[Step, ...]:
     return (Step("batch_apply", halves), *_affine(stage))
 
 
+def _of_batch(stage: Whole) -> bool:
+    """Whether a statistic covers all samples, which no program of a later pass holds."""
+    return isinstance(stage, BatchNorm)
+
+
 def _resident(stage: Whole, shape: Shape) -> tuple[Step, ...]:
     if isinstance(stage, SpaceSoftmax):
         return (Step("space_softmax"),)
     if isinstance(stage, GroupNorm):
         size = shape.c // int(stage.num_groups)
         return (Step("group_norm", numbers=(stage.eps,), size=size), *_affine(stage))
-    raise Refused(f"one tile holds no batch, as {stage} would need")
+    raise AssertionError(f"one tile holds no batch, as {stage} would need")
 
 
 SOURCES = blake2b(

@@ -181,7 +181,8 @@ class Recipe:
                     self._share(each, out, config)
                 else:
                     self._convolve(each, out, config)
-            stored = out
+            if each.stores:
+                stored = out
 
     def _share(self, each: Pass, out: Place, config: tiling.Config) -> None:
         """Several programs meet the members of a window; their results meet in a second pass."""
@@ -248,12 +249,17 @@ class Recipe:
         self.engines.append("portable" if fast is None else "hopper")
         if fast is None:
             tile = Tile.of(shape, config, _kind(each.window))
+            again = shape.lattice.leaves and not tile.depthwise
             fast = careful = self._tiles(each, out, shape, config, tile, careful=False)
         else:
             config = tiling.heuristic(shape, self.capability, "rows")
             tile = Tile.of(shape, config, "")
-            careful = fast if fast.partials == FLAG else self._gather(each, shape, config, tile)
-        if shape.lattice.leaves and not tile.depthwise:
+            # A block of channels may read on into the next tap's weights, and multiply by zero.
+            reads_on = tile.slots > 1 and tile.kept % hopper.depth_of(tile.kept, shape.item) > 0
+            again = shape.lattice.leaves or reads_on
+            apart = again and fast.partials != FLAG
+            careful = self._gather(each, shape, config, tile) if apart else fast
+        if again:
             self._tiles(each, out, shape, config, tile, careful=True, gathered=careful)
         gathered = each.early if each.early is not None else each.late
         if gathered is not None:

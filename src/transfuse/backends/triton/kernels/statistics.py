@@ -92,7 +92,8 @@ def put(to, plane, partial, live):
     tl.store(to + 2 * plane, partial[2], mask=live)
 
 
-@triton.jit(do_not_specialize=["epoch"])
+# One partial is as good a number as any: as a constant it could not become the other launch's.
+@triton.jit(do_not_specialize=["epoch", "run", "plane", "careful_run", "careful_plane"])
 def merge(
     partials, run, plane, careful, careful_run, careful_plane, flag, epoch, first, second, numbers,
     KIND: tl.constexpr, BLOCK: tl.constexpr,

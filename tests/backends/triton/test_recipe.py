@@ -1,0 +1,107 @@
+"""Programs as launches: how many there are, and which kernels serve."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from transfuse.backends.triton import _fused, lower
+from transfuse.backends.triton.config import heuristic
+from transfuse.backends.triton.recipe import Gpu, Recipe, five, three
+from transfuse.chain import Chain
+from transfuse.operators import OPERATORS
+from transfuse.problem import Problem
+from transfuse.stages import batch_norm, conv_transpose, group_norm, max_pool
+
+PLAIN, SOFTMAX, POOL, NORM, MAX = OPERATORS
+
+
+def recipe(chain: Chain, problem: Problem, capability: int = 90, real: bool = False) -> Recipe:
+    problem = replace(problem, device=f"cuda:sm{capability}")
+    plan = _fused(chain, problem)
+    shapes = problem.input.dims, problem.weight, chain.shapes(problem)[-1].dims
+    strides = tuple(five(torch.empty(shape, device="meta").stride()) for shape in shapes)
+    return Recipe(
+        lower.program(chain, plan),
+        plan.chain.core(problem),
+        three(problem.spatial, 1),
+        strides,  # type: ignore[arg-type]
+        [name for name, _ in chain.channels(problem)],
+        torch.device("cpu"),
+        Gpu(capability, 132, real),
+        lambda _, shape: heuristic(shape, capability),
+    )
+
+
+def kernels(found: Recipe) -> str:
+    return " ".join(launch.kernel.__name__ for launch in found.launches)
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("n2 ci8 co8 i9x9 k2 s2", "prepare convolve"),  # every tap finds an input: none careful
+        ("n2 ci8 co8 i9x9 k1", "prepare convolve"),
+        ("n2 ci8 co8 i9x9 k3 s2", "prepare convolve convolve"),
+        ("n2 ci8 co8 i9x9 k2 s2 op1", "prepare convolve convolve"),
+        ("n2 ci8 co8 i9x9 k3 s2 g8", "prepare convolve"),  # product by product in any case
+    ],
+)
+def test_careful_launch_where_a_tap_leaves_the_input(line: str, names: str) -> None:
+    problem = Problem.parse(line)
+    assert kernels(recipe(Chain(conv_transpose(2)), problem)) == names
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    ("slug", "names"),
+    [
+        (PLAIN, "prepare convolve convolve"),
+        (SOFTMAX, "prepare convolve convolve"),
+        (POOL, "prepare convolve convolve merge convolve convolve"),
+        (NORM, "prepare convolve convolve merge finish"),
+    ],
+)
+def test_launches_of_the_operators(slug: str, names: str, capability: int) -> None:
+    """Input and weights are copied once, however many passes read them."""
+    case = OPERATORS[slug].case("benchmark").on("fp16", "cuda")
+    found = kernels(recipe(OPERATORS[slug].bound(case), case.problem, capability))
+    assert found.replace(" finish", "").startswith(names.replace(" finish", ""))
+
+
+@pytest.mark.parametrize("arithmetic", ["tf32", "fp16", "bf16"])
+def test_hopper_has_loops_of_its_own(arithmetic: str) -> None:
+    case = OPERATORS[PLAIN].case("benchmark").on(arithmetic, "cuda")
+    chain = OPERATORS[PLAIN].bound(case)
+    assert "convolve_hopper" in kernels(recipe(chain, case.problem, real=True))
+    for capability in (80, 100):
+        assert "hopper" not in kernels(recipe(chain, case.problem, capability, real=True))
+
+
+@pytest.mark.parametrize("line", ["n4 ci16 co64 i64x64 k2 s2", "n4 ci40 co64 i64x64 k1x2 s1x2"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_weights_of_the_next_slot_are_not_met(line: str, dtype: str) -> None:
+    """A block of channels that reads on into the next tap multiplies it by zero: not if it is NaN.
+
+    So blocks must divide what a slot keeps, or a careful launch must follow.
+    """
+    problem = Problem.parse(f"{line} {dtype}")
+    found = recipe(Chain(conv_transpose(2)), problem, real=True)
+    for launch in found.launches:
+        if launch.kernel.__name__ == "convolve_hopper":
+            geometry, config = launch.arguments[-3:-1]
+            careful = kernels(found).endswith(" convolve")
+            assert geometry.kept % config.depth == 0 or careful, (geometry.kept, config.depth)
+
+
+def test_scratch_does_not_overlap() -> None:
+    chain = Chain(conv_transpose(2), batch_norm(), max_pool(2), group_norm(2))
+    found = recipe(chain, Problem.parse("n3 ci5 co6 i9x8 k3 p1"))
+    ends = 0
+    for at, size, dtype in found.scratch:
+        assert at >= ends
+        assert at % 16 == 0
+        ends = at + size * dtype.itemsize
+    assert ends <= found.bytes
