@@ -226,7 +226,7 @@ def test_whole_stages(
     ],
 )
 def test_plans_differ_in_their_launches(machine: str, kernels: str, interpreter: Any) -> None:
-    problem = Problem.parse("n2 ci3 co6 i3x3 k3 p1")
+    problem = Problem.parse("n2 ci3 co6 i4x4 k3 p1")
     chain = Chain(conv_transpose(2), batch_norm(), tanh(), group_norm(3))
     launches = interpreter.right(chain, problem, machine=machine, tiles=TILES[1], times=2)
     assert " ".join(each["kernel"] for each in launches) == kernels
