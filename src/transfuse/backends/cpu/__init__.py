@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transfuse.backends.base import Verdict
-from transfuse.backends.cpu import library, lower, memory, threads
+from transfuse.backends.cpu import library, lower, threads
 from transfuse.backends.cpu.weights import packed
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -50,7 +50,7 @@ class Cpu:
         if ready.assumes and not all(isfinite(each.sum().item()) for each in operands.values()):
             ready = _ready(chain, problem, False)
         if out is None:
-            out = memory.empty(ready.shape, x.dtype, ready.format)
+            out = torch.empty(ready.shape, dtype=x.dtype, memory_format=ready.format)
         elif out.is_neg():
             return out.copy_(self.run(chain, problem, x, weight, operands))
         if not out.numel():
