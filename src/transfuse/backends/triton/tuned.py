@@ -168,10 +168,16 @@ def files() -> list[dict[str, Any]]:
     for path in _paths():
         if _stamp(path) is not None:
             try:
-                found.append({"file": str(path), "entries": len(read(path))})
+                found.append({"file": _shown(path), "entries": len(read(path))})
             except TunedFileError as error:
-                found.append({"file": str(path), "fault": str(error)})
+                found.append({"file": _shown(path), "fault": str(error)})
     return found
+
+
+def _shown(path: Path) -> str:
+    """A shipped file by its place in the package: results are not to tell where that lies."""
+    package = Path(__file__).parents[3]
+    return str(path.relative_to(package) if path.is_relative_to(package) else path)
 
 
 @lru_cache(maxsize=64)
