@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from transfuse.report.summary import BEGIN, END, markdown, update
+from transfuse.report.summary import BEGIN, markdown, update
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,4 +32,3 @@ def test_a_document_without_marks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no lines"):
         update(document, ROOT / "benchmarks/results/h200-eager.jsonl")
     assert document.read_text() == "nothing here"
-    assert END

@@ -17,7 +17,7 @@ from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import DTYPES, Problem
 from transfuse.reference import scatter
-from transfuse.stages import conv_transpose
+from transfuse.stages import conv_transpose, softmax
 
 TILES: dict[str, tuple[Any, ...]] = {
     "rows": ("rows", (1, 1, 1, 16), 8),
@@ -265,6 +265,14 @@ def test_empty_batch(interpreter: Any) -> None:
     problem = Problem.parse("n0 ci3 co4 i3x4 k2 s2")
     answer = interpreter(plain(problem), problem, *integers(problem))
     assert answer["results"][0].shape == (0, 4, 6, 8)
+
+
+def test_empty_batch_with_a_statistic_of_each_sample(interpreter: Any) -> None:
+    """No sample shares out the tiles."""
+    problem = Problem.parse("n0 ci3 co4 i3x4 k2 s2")
+    chain = Chain(conv_transpose(2), softmax("space"))
+    x, w, _ = integers(problem)
+    assert interpreter(chain, problem, x, w, {})["results"][0].shape == (0, 4, 6, 8)
 
 
 # ---- numbers ---------------------------------------------------------------------------------

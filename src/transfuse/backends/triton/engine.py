@@ -43,6 +43,10 @@ def run(
     out: Tensor | None,
 ) -> Tensor:
     """The result of a chain, in ``out`` if that is given."""
+    if not plan.problem.batch:  # nothing to compute, and nothing to divide by it
+        shape, layout = _result(plan, x)
+        empty = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
+        return empty if out is None else out
     strides = None if out is None else out.stride()
     operands = {name: _flat(tensor) for name, tensor in operands.items()}
     known = (x, weight, *operands.values()) if out is None else (x, weight, out, *operands.values())
@@ -59,8 +63,6 @@ def run(
         ready = _ready[key] = prepare(chain, plan, x, weight, operands, out)
     if out is None:
         out = torch.empty(ready.shape, dtype=x.dtype, device=x.device, memory_format=ready.format)
-    if not out.numel():
-        return out
     follow(ready.recipe, [x, weight, out, _flag(x.device), *operands.values()])
     return out
 
@@ -91,16 +93,15 @@ def prepare(
     gpu: Gpu | None = None,
 ) -> Ready:
     """The recipe for tensors that lie as these do; tiles are tuned or counted, or as told."""
-    problem, shape = plan.problem, plan.chain.shapes(plan.problem)[-1].dims
-    last = CHANNELS_LAST.get(x.dim()) if problem.layout == "channels_last" else None
-    like = torch.empty(shape, device="meta", memory_format=last or torch.contiguous_format)
+    shape, layout = _result(plan, x)
+    like = torch.empty(shape, device="meta", memory_format=layout)
     strides: tuple[Five, Five, Five] = (
         five(x.stride()),
         five(weight.stride()),
         five((like if out is None else out).stride()),
     )
     there, name = gpu or _gpu(x.device), tuned.gpu(x.device)
-    program, core = lower.program(chain, plan), plan.chain.core(problem)
+    program, core = lower.program(chain, plan), plan.chain.core(plan.problem)
 
     def best(each: Pass, shape: Shape) -> Config:
         return tuned.choose(program, core, each, shape, name, there.capability).config
@@ -115,7 +116,13 @@ def prepare(
         there,
         choose or best,
     )
-    return Ready(recipe, shape, last or torch.contiguous_format)
+    return Ready(recipe, shape, layout)
+
+
+def _result(plan: Plan, x: Tensor) -> tuple[tuple[int, ...], torch.memory_format]:
+    """Shape and layout of the result: the layout is the input's."""
+    last = CHANNELS_LAST.get(x.dim()) if plan.problem.layout == "channels_last" else None
+    return plan.chain.shapes(plan.problem)[-1].dims, last or torch.contiguous_format
 
 
 def explained(chain: Chain, plan: Plan) -> list[tuple[str, str]]:

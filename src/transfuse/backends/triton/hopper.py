@@ -172,7 +172,6 @@ class Config:
     stagger: int = 0  # taps the second consumer lies behind the first, at the start
     hold: bool = False  # the weights of one (depth, height) class stay in shared memory
     consumers: int = 2  # warpgroups that multiply; with one, two programs share a multiprocessor
-    delay: int = 0  # nanoseconds that programs start apart, so that not all store at once
 
     @property
     def tile(self) -> int:

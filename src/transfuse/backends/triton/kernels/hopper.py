@@ -100,28 +100,12 @@ def view(ring, row, ROWS: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr)
 
 
 @gluon.jit
-def start_apart(C: gl.constexpr):
-    """Let half of the programs begin later: some then multiply while the others store."""
-    late = gl.program_id(0) % 2
-    if C.consumers == 1:  # the two of one multiprocessor above all
-        late = late + gl.program_id(0) // gl.maximum(gl.num_programs(0) // 2, 1) * 2
-        pause = late * (C.delay // 4)
-    else:
-        pause = late * (C.delay // 2)
-    gl.inline_asm_elementwise(
-        "nanosleep.u32 $1; mov.u32 $0, $1;", "=r,r", [pause], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
 def feed_strips(
     x, halo, strips, full, empty, tiles, G: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr
 ):
     """Rows of input for all width taps at once; what lies outside the copy reads as zero."""
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     BOXES: gl.constexpr = C.tile // C.box
-    if C.delay > 0:
-        start_apart(C)
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         block, cd, ch, _ = locate(tile, G, C)
