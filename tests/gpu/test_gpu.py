@@ -7,6 +7,7 @@
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from statistics import median
 from time import perf_counter
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transfuse import fills
+from transfuse import conv_transpose2d, fills
 from transfuse.accuracy import Oracle
 from transfuse.backends.triton import Triton
 from transfuse.chain import Chain
@@ -169,6 +170,45 @@ def test_second_device() -> None:
     assert same_bits(y.to(right.device), right)
 
 
+@pytest.mark.parametrize("arithmetic", ["tf32", "fp16"])
+@pytest.mark.parametrize("slug", OPERATORS)
+def test_launches_are_those_of_triton(slug: str, arithmetic: str) -> None:
+    """Asked directly, the driver computes the same bits as when Triton's launcher asks it."""
+    from transfuse.backends.triton import engine
+
+    chain, problem, x, w, operands = given(slug, arithmetic)
+    engine._ready.clear()
+    right = Triton().run(chain, problem, x, w, operands)
+    (recipe,) = (ready.recipe for ready in engine._ready.values())
+    assert recipe.frames is not None, "not as expected, and so Triton launches"
+    fast = Triton().run(chain, problem, x, w, operands)
+    frames, recipe.frames = recipe.frames, None
+    slow = Triton().run(chain, problem, x, w, operands)
+    recipe.frames = frames
+    assert same_bits(fast, right)
+    assert same_bits(slow, right)
+
+
+@pytest.mark.parametrize("slug", OPERATORS)
+def test_threads(slug: str) -> None:
+    """Threads that no device is current in, a stream each: every result is its own."""
+    chain, problem, *_ = given(slug)
+    filled = [fills.real(chain, problem, seed) for seed in (1, 2)]
+    right = [Triton().run(chain, problem, *each) for each in filled]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in filled]
+
+    def work(which: int) -> list[Tensor]:
+        with torch.cuda.stream(streams[which]):
+            results = [Triton().run(chain, problem, *filled[which]) for _ in range(30)]
+        streams[which].synchronize()
+        return results
+
+    with ThreadPoolExecutor(2) as pool:
+        for results, expected in zip(pool.map(work, (0, 1)), right, strict=True):
+            assert all(same_bits(each, expected) for each in results)
+
+
 def test_launch_overhead(capsys: pytest.CaptureFixture[str]) -> None:
     """The time a small call takes before the GPU is done: at most twice torch's."""
     problem = Problem.parse("n1 ci16 co16 i8x8 k2 s2 fp16 cuda")
@@ -185,10 +225,12 @@ def test_launch_overhead(capsys: pytest.CaptureFixture[str]) -> None:
         return median(times[100:])
 
     ours = micros(lambda: Triton().run(chain, problem, x, w, operands))
+    public = micros(lambda: conv_transpose2d(x, w, stride=2, backend="triton"))
     theirs = micros(lambda: F.conv_transpose2d(x, w, stride=2))
+    told = f"{ours:.1f} us, the public call {public:.1f} us, torch {theirs:.1f} us"
     with capsys.disabled():
-        print(f"\nlaunch: {ours:.1f} us, torch {theirs:.1f} us")
-    assert ours <= 2 * theirs, f"{ours:.1f} us, torch {theirs:.1f} us"
+        print(f"\nlaunch: {told}")
+    assert max(ours, public) <= 2 * theirs, told
 
 
 SMALL = """

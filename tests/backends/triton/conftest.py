@@ -24,11 +24,11 @@ Fill = Callable[[Chain, Problem, int], tuple[Tensor, Tensor, dict[str, Tensor]]]
 
 
 class Child:
-    """A process of its own that does one job after another: ``child.py``."""
+    """A process of its own that does one job after another: ``child.py``, or another script."""
 
-    def __init__(self, does: str, **environment: str) -> None:
+    def __init__(self, does: str, script: str = "child.py", **environment: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("child.py")), does],
+            [sys.executable, str(Path(__file__).with_name(script)), does],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment},

@@ -1,6 +1,6 @@
 """Calls: the recipe for tensors that lie as these do, run on the caller's stream and device."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -43,17 +43,13 @@ def run(
     out: Tensor | None,
 ) -> Tensor:
     """The result of a chain, in ``out`` if that is given."""
-    if not plan.problem.batch:  # nothing to compute, and nothing to divide by it
-        return _result(plan, x, x.device) if out is None else out
     device = x.device
+    if not plan.problem.batch:  # nothing to compute, and nothing to divide by it
+        return _result(plan, x, device) if out is None else out
     flat = [_flat(operand) for operand in operands.values()] if operands else []
-    known = [x, weight, *flat] if out is None else [x, weight, *flat, out]
-    # Compiled kernels know which addresses are multiples of 16.
-    aligned = tuple([tensor.data_ptr() & 15 == 0 for tensor in known])
-    key = (
-        chain, plan.problem, x.stride(), weight.stride(), out is not None and out.stride(), device,
-        aligned, tuned.generation(),
-    )  # fmt: skip
+    strides = x.stride(), weight.stride(), None if out is None else out.stride()
+    known = (x, weight, *flat) if out is None else (x, weight, *flat, out)
+    key = (chain, plan.problem, strides, device, _unaligned(known), tuned.generation())
     ready = _ready.get(key)
     if ready is None:
         if len(_ready) >= MOST:
@@ -64,6 +60,14 @@ def run(
         out = torch.empty_strided(ready.shape, ready.strides, dtype=x.dtype, device=device)
     follow(ready.recipe, [x, weight, out, _flag(device), *flat])
     return out
+
+
+def _unaligned(tensors: Iterable[Tensor]) -> int:
+    """Which addresses are no multiples of 16, a bit for each: compiled kernels know."""
+    found = 0
+    for tensor in tensors:
+        found += found + (tensor.data_ptr() & 15 > 0)
+    return found
 
 
 def follow(recipe: Recipe, tensors: list[Tensor]) -> None:

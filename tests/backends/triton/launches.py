@@ -1,0 +1,300 @@
+"""Jobs of ``test_frame.py``, as a script: launches against a CUDA driver that only looks at them.
+
+``stub/libcuda.c`` takes the driver's place for this whole process. Above it, Triton's own launcher
+is the real one, so what the fast way passes can be compared with what Triton passes, bit for bit.
+Tensors are on the CPU, and pose as others.
+"""
+
+import ctypes
+import re
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+STUB = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)  # before anything looks for the driver
+
+import torch  # noqa: E402
+import triton  # noqa: E402
+from child import serve  # noqa: E402
+from torch import Tensor  # noqa: E402
+from triton import knobs  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.backends.nvidia import driver as nvidia  # noqa: E402
+
+from transfuse.backends.triton import Triton, driver, engine, frame  # noqa: E402
+from transfuse.backends.triton.frame import Frames  # noqa: E402
+from transfuse.backends.triton.recipe import Gpu, Recipe  # noqa: E402
+from transfuse.chain import Chain  # noqa: E402
+from transfuse.elements import ELEMENTS  # noqa: E402
+from transfuse.problem import Problem  # noqa: E402
+
+BYTES = {"u8": 1, "u16": 2, "u32": 4, "f32": 4, "u64": 8, "f64": 8}
+EPOCH, STREAM = 2**32 + 5, 0x5EA
+
+
+class Driver:
+    """Triton's, as far as it does not ask torch about GPUs."""
+
+    def __init__(self, capability: int) -> None:
+        self.utils, self.launcher_cls = nvidia.CudaUtils(), nvidia.CudaLauncher
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return self.capability  # Triton keeps what it compiled by device
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A launch as the driver sees it."""
+
+    function: int
+    config: tuple[Any, ...]
+    parameters: tuple[bytes, ...]
+
+
+seen: list[Seen] = []
+rooms: dict[int, list[int]] = {}
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+def look(config: int, function: int, parameters: Any) -> None:
+    told = driver.LaunchConfig.from_address(config)
+    values = (told.grid[:], told.block[:], told.shared, told.stream, told.count)
+    time.sleep(0)  # another thread's turn: what it writes meanwhile shows
+    passed = [ctypes.string_at(parameters[i], n) for i, n in enumerate(rooms[function])]
+    seen.append(Seen(function, values, tuple(passed)))
+
+
+def room(ptx: str) -> list[int]:
+    """Bytes of each parameter of a kernel, line by line."""
+    found = []
+    for line in re.findall(r"\.param .*_param_\d+.*", ptx.partition(".entry")[2].split("{")[0]):
+        many, kind = re.search(r"\[(\d+)\]", line), re.search(r"\.([uf]\d+) ", line)
+        found.append(int(many[1]) if many else BYTES[kind[1]])  # type: ignore[index]
+    return found
+
+
+@dataclass
+class Made:
+    """A recipe that has run once, and what it ran on."""
+
+    recipe: Recipe
+    tensors: list[Tensor]
+    scratch: Tensor
+
+    @property
+    def given(self) -> list[int]:
+        return [each.data_ptr() for each in self.tensors]
+
+    @property
+    def offsets(self) -> list[int]:
+        return [at for at, _, _ in self.recipe.scratch]
+
+    def frames(self) -> Frames | None:
+        return Frames.of(self.recipe.launches, self.given, self.offsets, self.scratch.data_ptr())
+
+    def ordinary(self, epoch: int, base: int, stream: int) -> None:
+        """What Triton's own launcher does."""
+        memory = [*self.given, *(base + at for at in self.offsets)]
+        for launch in self.recipe.launches:
+            launch.again(memory, epoch, stream)
+
+
+def make(stages: tuple[Any, ...], problem: Problem, capability: int = 90) -> Made:
+    triton.runtime.driver.set_active(Driver(capability))
+    gpu = Gpu(capability, 132)
+    engine._gpu = lambda device: gpu  # type: ignore[assignment]
+    engine._ready.clear()
+    chain, problem = Chain(*stages), replace(problem, device=f"cuda:sm{capability}")
+
+    def tensor(*dims: int) -> Tensor:
+        return torch.zeros(dims, dtype=ELEMENTS[problem.dtype].dtype)
+
+    operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+    x, weight = tensor(*problem.input.dims), tensor(*problem.weight)
+    STUB.stub_seen(None)
+    out = Triton().run(chain, problem, x, weight, operands)
+    STUB.stub_seen(look)
+    (ready,) = engine._ready.values()
+    for launch in ready.recipe.launches:
+        rooms[launch.compiled.function] = room(launch.compiled.asm["ptx"])
+    scratch = torch.empty(ready.recipe.bytes + 8192, dtype=torch.uint8)
+    flag = torch.zeros(1, dtype=torch.int64)
+    return Made(ready.recipe, [x, weight, out, flag, *operands.values()], scratch)
+
+
+def looked(call: Any, *args: Any) -> list[Seen]:
+    seen.clear()
+    call(*args)
+    return list(seen)
+
+
+def same(**job: Any) -> dict[str, Any]:
+    """Both ways, at two places of scratch memory and again at the first: is it the same?"""
+    made = make(**job)
+    frames = made.frames()
+    assert frames is not None
+    bases = [-(-made.scratch.data_ptr() // 512) * 512 + n for n in (0, 4096, 0)]
+    pairs = []
+    for turn, base in enumerate(bases):
+        call = EPOCH + turn, base, STREAM + turn % 2
+        pairs.append((looked(frames, made.given, *call), looked(made.ordinary, *call)))
+    return {
+        "kernels": [launch.kernel.__name__ for launch in made.recipe.launches],
+        "launched": [len(ours) for ours, _ in pairs],
+        "same": [ours == theirs for ours, theirs in pairs],
+        "moved": pairs[0][0] != pairs[1][0],
+        "maps": sum(len(each) == frame.MAP for launch in pairs[0][0] for each in launch.parameters),
+    }
+
+
+def threads(**job: Any) -> dict[str, Any]:
+    """Several threads call at once, some for the same memory: each call's launches are its own."""
+    made = make(**job)
+    frames = made.frames()
+    assert frames is not None
+    base, calls, count = made.scratch.data_ptr(), 40, 4
+    raised: list[BaseException] = []
+
+    def work(which: int) -> None:
+        given = [1024 * (which + 1) + 16 * at for at in range(len(made.given))]
+        try:
+            for turn in range(calls):
+                frames(given, (which + 1) * 2**32 + turn, base, STREAM)
+        except BaseException as error:
+            raised.append(error)
+
+    seen.clear()
+    workers = [threading.Thread(target=work, args=(which,)) for which in range(count)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    # The kernel prepare takes x first, the weight third, and the number of the call seventh.
+    first = made.recipe.launches[0].compiled.function
+    mixed = 0
+    for each in seen:
+        if each.function == first:
+            x, weight, epoch = (int.from_bytes(each.parameters[at], "little") for at in (0, 2, 6))
+            mixed += (x, weight) != (1024 * (epoch >> 32), 1024 * (epoch >> 32) + 16)
+    return {
+        "raised": list(map(repr, raised)),
+        "launched": len(seen) == count * calls * len(made.recipe.launches),
+        "mixed": mixed,
+        "numbers": len({each.parameters[6] for each in seen if each.function == first}),
+        "kept": sum(map(len, frames.free.values())),
+    }
+
+
+def failing(code: int, **job: Any) -> dict[str, Any]:
+    """What the driver refuses is raised, and the next call is as ever."""
+    made = make(**job)
+    frames = made.frames()
+    assert frames is not None
+    call = made.given, EPOCH, made.scratch.data_ptr(), STREAM
+    right = looked(frames, *call)
+    STUB.stub_answer(code)
+    try:
+        frames(*call)
+        raised = ""
+    except RuntimeError as error:
+        raised = str(error)
+    finally:
+        STUB.stub_answer(0)
+    return {"raised": raised, "after": looked(frames, *call) == right}
+
+
+def fresh(**job: Any) -> bool:
+    """A thread in which no device is current yet: every launch is made once, the same way."""
+    made = make(**job)
+    frames = made.frames()
+    call = EPOCH, made.scratch.data_ptr(), STREAM
+    right = looked(made.ordinary, *call)
+    seen.clear()
+    worker = threading.Thread(target=frames, args=(made.given, *call))
+    worker.start()
+    worker.join()
+    return seen == right
+
+
+def watched(hook: str, chained: bool, **job: Any) -> dict[str, Any]:
+    """A profiler is told of every launch of a recipe; without one, Triton's launcher is idle."""
+    made = make(**job)
+    recipe = made.recipe
+    recipe.ready, recipe.frames = True, made.frames()
+    torch._C._cuda_getCurrentRawStream = lambda index: STREAM
+    ran: list[str] = []
+    for launch in recipe.launches:
+        run, launch.again = launch.again, None  # type: ignore[assignment, method-assign]
+        launch.again = lambda *a, run=run: (ran.append("again"), run(*a))  # type: ignore[method-assign]
+    told: list[Any] = []
+    chain = getattr(knobs.runtime, hook)
+    alone = len(looked(recipe, made.tensors)), len(ran)
+    if chained:
+        chain.add(told.append)
+    else:
+        setattr(knobs.runtime, hook, told.append)
+    ran.clear()
+    try:
+        with_hook = len(looked(recipe, made.tensors)), len(ran)
+    finally:
+        if chained:
+            chain.remove(told.append)
+        setattr(knobs.runtime, hook, chain)
+    return {
+        "launches": len(recipe.launches),
+        "alone": alone,
+        "hooked": with_hook,
+        "told": len(told),
+    }
+
+
+def strange(changes: dict[str, Any], ptx: tuple[str, str] | None = None, **job: Any) -> Any:
+    """Whether there are frames for a kernel whose facts are other ones; else, Triton launches."""
+    made = make(**job)
+    recipe, launch = made.recipe, made.recipe.launches[-1]
+    assert made.frames() is not None
+    compiled = launch.compiled
+    before = compiled.asm["ptx"]
+    after = re.sub(*ptx, before, count=1) if ptx else before
+    assert not ptx or after != before
+    launch.compiled = SimpleNamespace(
+        src=compiled.src,
+        function=compiled.function,
+        asm={"ptx": after},
+        metadata=SimpleNamespace(**compiled.metadata._asdict() | changes),
+    )
+    recipe.ready, recipe.frames = True, made.frames()
+    if recipe.frames is not None:
+        return "frames"
+    launch.compiled = compiled
+    torch._C._cuda_getCurrentRawStream = lambda index: STREAM
+    return len(looked(recipe, made.tensors)) == len(recipe.launches)
+
+
+def places(count: int, **job: Any) -> list[int]:
+    """How many places frames are kept for, after as many calls at places of their own."""
+    made = make(**job)
+    frames = made.frames()
+    assert frames is not None
+    base, kept = made.scratch.data_ptr(), []
+    for turn in range(count):
+        frames(made.given, EPOCH, base + 512 * (turn % 7), turn)
+        kept.append(len(frames.free))
+    return kept
+
+
+JOBS = {each.__name__: each for each in (same, threads, failing, fresh, watched, strange, places)}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    serve(lambda do, **job: JOBS[do](**job))
