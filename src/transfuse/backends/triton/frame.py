@@ -23,7 +23,7 @@ from triton import knobs
 from transfuse.backends.triton import driver
 from transfuse.backends.triton.launch import FLAG, All, At, Boxes, Epoch, Launch
 
-PLACES = 64
+PLACES = 32
 """Frames are kept for so many places of scratch memory and streams; one more, and all go."""
 
 WORD, MAP = 8, 128
