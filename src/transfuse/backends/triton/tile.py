@@ -182,6 +182,11 @@ class After:
     strides: tuple[int, int, int, int, int]
     part: int  # from the results of one share of the members to those of the next
 
+    @property
+    def only_gathers(self) -> bool:
+        """Whether a statistic is all that is left of a tile: width classes need not meet then."""
+        return self.late != "" and not (self.stored or self.summed)
+
 
 def copied(lattice: Lattice, config: Config) -> tuple[Three, Three, int]:
     """Extent, residues apart and first depth of the copy of the input that tiles read."""
