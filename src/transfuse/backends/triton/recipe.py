@@ -391,6 +391,7 @@ class Recipe:
             wide=_wide(each.result, out.strides),
             strides=out.strides,
             part=out.part,
+            only_gathers=each.only_gathers,
         )
 
     def _finish(self, each: Pass, source: Place, out: Place) -> None:
@@ -514,7 +515,9 @@ class Recipe:
             _numbers(arguments), source, weights, self.acc,
         ]  # fmt: skip
         programs = weights.programs + source.programs(core.batch)
-        self.launches.append(Launch(prepare, programs, arguments_, {"num_warps": 4}))
+        # A pool reads much for what it writes: more warps wait for more of it at once.
+        warps = 8 if program.pool is not None else 4
+        self.launches.append(Launch(prepare, programs, arguments_, {"num_warps": warps}))
         return rows, packed
 
     def _tensors(self, arguments: Arguments) -> All:

@@ -181,11 +181,7 @@ class After:
     wide: bool
     strides: tuple[int, int, int, int, int]
     part: int  # from the results of one share of the members to those of the next
-
-    @property
-    def only_gathers(self) -> bool:
-        """Whether a statistic is all that is left of a tile: width classes need not meet then."""
-        return self.late != "" and not (self.stored or self.summed)
+    only_gathers: bool = False  # so that width classes need not meet
 
 
 def copied(lattice: Lattice, config: Config) -> tuple[Three, Three, int]:
