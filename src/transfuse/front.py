@@ -206,18 +206,22 @@ def compute(
     return found.backend.run(found.chain, found.problem, x, weight, operands, out)
 
 
-def exactly(*numbers: object) -> str:
-    """Numbers as text, the same for the same numbers alone; empty where they are not all plain.
+def exactly(*numbers: object) -> Hashable:
+    """A key for numbers, the same for the same numbers alone; empty where they are not all plain.
 
-    As keys, 1 and 1.0 and True would be the same, and so would 0.0 and -0.0.
+    By themselves 1 and 1.0 and True would be one key, and so would 0.0 and -0.0: what is not all
+    integers becomes text.
     """
     kinds = {*map(type, numbers)}
+    if kinds == _INTEGERS:
+        return numbers
     if not kinds <= _PLAIN:
         lists = (each for each in numbers if type(each) in _LISTS)
         kinds = (kinds - _LISTS).union(map(type, concat(*lists)))  # type: ignore[arg-type]
     return repr(numbers) if kinds <= _PLAIN else ""
 
 
+_INTEGERS = {int}
 _PLAIN = {int, float}
 _LISTS = {list, tuple}
 
@@ -233,12 +237,17 @@ def _seen(
     wanted = backend or settings.backend()
     facts = [what, names, wanted, dispatch.BACKENDS, torch.is_grad_enabled()]
     for tensor in tensors if out is None else (*tensors, out):
-        if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+        if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED:
             return None
-        facts += tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
-    if tensors[0].is_cuda:
+        facts += (
+            tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
+        )  # fmt: skip
+    if tensors[0].is_cuda and tensors[0].dtype is torch.float32:
         facts.append(float32_on_cuda())
     return tuple(facts)
+
+
+_STRIDED = torch.strided
 
 
 def _check(

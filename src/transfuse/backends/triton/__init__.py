@@ -5,9 +5,10 @@ Triton is imported when a tensor on a GPU is first seen, not before.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,9 +34,8 @@ class Triton:
 
     def tiles(self, chain: Chain, problem: Problem) -> list[tuple[str, str]]:
         """Each pass that convolves, with its tiles and where these come from."""
-        from transfuse.backends.triton import engine
-
-        return engine.explained(chain, _fused(chain, problem))
+        rows: list[tuple[str, str]] = _engine().explained(chain, _fused(chain, problem))
+        return rows
 
     def ulp(self, problem: Problem) -> float:
         if problem.arithmetic == "tf32":
@@ -51,12 +51,20 @@ class Triton:
         operands: Mapping[str, Tensor],
         out: Tensor | None = None,
     ) -> Tensor:
-        from transfuse.backends.triton import engine
-
+        if x.is_neg() or weight.is_neg():
+            x, weight = x.resolve_neg(), weight.resolve_neg()
         if out is not None and out.is_neg():
             return out.copy_(self.run(chain, problem, x, weight, operands))
-        x, weight = x.resolve_neg(), weight.resolve_neg()
-        return engine.run(chain, _fused(chain, problem), x, weight, operands, out)
+        y: Tensor = _engine().run(chain, _fused(chain, problem), x, weight, operands, out)
+        return y
+
+
+@cache
+def _engine() -> Any:
+    """The module that imports Triton; asked for at each call, and so kept."""
+    from transfuse.backends.triton import engine
+
+    return engine
 
 
 @lru_cache(maxsize=4096)

@@ -28,7 +28,7 @@ class Ready:
 
     recipe: Recipe
     shape: tuple[int, ...]
-    format: torch.memory_format
+    strides: tuple[int, ...]
 
 
 _ready: dict[object, Ready] = {}
@@ -44,37 +44,36 @@ def run(
 ) -> Tensor:
     """The result of a chain, in ``out`` if that is given."""
     if not plan.problem.batch:  # nothing to compute, and nothing to divide by it
-        shape, layout = _result(plan, x)
-        empty = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
-        return empty if out is None else out
-    strides = None if out is None else out.stride()
-    operands = {name: _flat(tensor) for name, tensor in operands.items()}
-    known = (x, weight, *operands.values()) if out is None else (x, weight, out, *operands.values())
+        return _result(plan, x, x.device) if out is None else out
+    device = x.device
+    flat = [_flat(operand) for operand in operands.values()] if operands else []
+    known = [x, weight, *flat] if out is None else [x, weight, *flat, out]
     # Compiled kernels know which addresses are multiples of 16.
-    aligned = tuple([tensor.data_ptr() % 16 == 0 for tensor in known])
+    aligned = tuple([tensor.data_ptr() & 15 == 0 for tensor in known])
     key = (
-        chain, plan.problem, x.stride(), weight.stride(), strides, x.device, aligned,
-        tuned.generation(),
+        chain, plan.problem, x.stride(), weight.stride(), out is not None and out.stride(), device,
+        aligned, tuned.generation(),
     )  # fmt: skip
     ready = _ready.get(key)
     if ready is None:
         if len(_ready) >= MOST:
             _ready.clear()
-        ready = _ready[key] = prepare(chain, plan, x, weight, operands, out)
+        named = dict(zip(operands, flat, strict=True))
+        ready = _ready[key] = prepare(chain, plan, x, weight, named, out)
     if out is None:
-        out = torch.empty(ready.shape, dtype=x.dtype, device=x.device, memory_format=ready.format)
-    follow(ready.recipe, [x, weight, out, _flag(x.device), *operands.values()])
+        out = torch.empty_strided(ready.shape, ready.strides, dtype=x.dtype, device=device)
+    follow(ready.recipe, [x, weight, out, _flag(device), *flat])
     return out
 
 
 def follow(recipe: Recipe, tensors: list[Tensor]) -> None:
     """Run a recipe on x, weight, out, flag and operands, on their device."""
-    device = tensors[0].device
-    if device.type == "cuda" and torch.cuda.current_device() != device.index:
-        with torch.cuda.device(device):
-            recipe(tensors)
-    else:
+    index = tensors[0].get_device()  # below zero: no GPU
+    if index < 0 or torch._C._cuda_getDevice() == index:
         recipe(tensors)
+    else:
+        with torch.cuda.device(index):
+            recipe(tensors)
 
 
 def given(x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor) -> list[Tensor]:
@@ -93,12 +92,11 @@ def prepare(
     gpu: Gpu | None = None,
 ) -> Ready:
     """The recipe for tensors that lie as these do; tiles are tuned or counted, or as told."""
-    shape, layout = _result(plan, x)
-    like = torch.empty(shape, device="meta", memory_format=layout)
+    result = _result(plan, x, torch.device("meta"))
     strides: tuple[Five, Five, Five] = (
         five(x.stride()),
         five(weight.stride()),
-        five((like if out is None else out).stride()),
+        five((result if out is None else out).stride()),
     )
     there, name = gpu or _gpu(x.device), tuned.gpu(x.device)
     program, core = lower.program(chain, plan), plan.chain.core(plan.problem)
@@ -116,13 +114,18 @@ def prepare(
         there,
         choose or best,
     )
-    return Ready(recipe, shape, layout)
+    return Ready(recipe, tuple(result.shape), result.stride())
 
 
-def _result(plan: Plan, x: Tensor) -> tuple[tuple[int, ...], torch.memory_format]:
-    """Shape and layout of the result: the layout is the input's."""
+def _result(plan: Plan, x: Tensor, device: torch.device) -> Tensor:
+    """A tensor for the result: the layout is the input's."""
     last = CHANNELS_LAST.get(x.dim()) if plan.problem.layout == "channels_last" else None
-    return plan.chain.shapes(plan.problem)[-1].dims, last or torch.contiguous_format
+    return torch.empty(
+        plan.chain.shapes(plan.problem)[-1].dims,
+        dtype=x.dtype,
+        device=device,
+        memory_format=last or torch.contiguous_format,
+    )
 
 
 def explained(chain: Chain, plan: Plan) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from transfuse.backends.triton import config as tiling
 from transfuse.backends.triton import hopper, hopper_window
 from transfuse.backends.triton.copies import Five, InputCopy, WeightCopy
+from transfuse.backends.triton.frame import Frames, watched
 from transfuse.backends.triton.kernels.convolve import convolve
 from transfuse.backends.triton.kernels.finish import finish
 from transfuse.backends.triton.kernels.hopper import convolve_hopper
@@ -42,7 +43,8 @@ X, WEIGHT, OUT, _, OPERANDS = range(5)
 SHORT, LONG = 256, 1024
 """Products of a sum: few, so that what follows takes longer; many, so that programs take long."""
 
-_epochs = count(1)
+_epochs = count(2**32)
+"""The calls, by number. Triton takes numbers from here on as 64 bits: no call is one too many."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class Recipe:
         self.scratch: list[tuple[int, int, torch.dtype]] = []
         self.bytes = 0
         self.ready = False
+        self.frames: Frames | None = None
         self.launches: list[Launch] = []
         self.engines: list[str] = []  # of the passes that convolve
         self.statistics: dict[int, tuple[int, int]] = {}
@@ -148,19 +151,30 @@ class Recipe:
         """Run on x, weight, out, flag and the operands."""
         scratch = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
         epoch = next(_epochs)
+        given = [tensor.data_ptr() for tensor in tensors]
         if not self.ready:
-            for at, size, dtype in self.scratch:
-                tensors.append(scratch[at : at + size * dtype.itemsize].view(dtype))
-            for launch in self.launches:
-                launch.first(tensors, epoch)
-            self.ready = self.device.type == "cuda"
+            self._first(tensors, scratch, epoch)
+            return
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+        if self.frames is not None and not watched():
+            self.frames(given, epoch, scratch.data_ptr(), stream)
             return
         base = scratch.data_ptr()
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        addresses += [base + at for at, _, _ in self.scratch]
-        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+        memory = [*given, *(base + at for at, _, _ in self.scratch)]
         for launch in self.launches:
-            launch.again(addresses, epoch, stream)
+            launch.again(memory, epoch, stream)
+
+    def _first(self, tensors: list[Tensor], scratch: Tensor, epoch: int) -> None:
+        """The first call compiles, from tensors; later ones need no more than addresses."""
+        memory = list(tensors)
+        for at, size, dtype in self.scratch:
+            memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
+        for launch in self.launches:
+            launch.first(memory, epoch)
+        if self.device.type == "cuda":
+            given, offsets = [t.data_ptr() for t in tensors], [at for at, _, _ in self.scratch]
+            self.frames = Frames.of(self.launches, given, offsets, scratch.data_ptr())
+            self.ready = True
 
     def _build(self) -> None:
         stored = Place(X, self.x_strides)
