@@ -9,6 +9,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from transfuse.backends.triton import _fused, lower
 from transfuse.backends.triton.config import heuristic
+from transfuse.backends.triton.launch import Epoch
 from transfuse.backends.triton.recipe import Gpu, Recipe, five, three
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
@@ -69,6 +70,23 @@ def test_launches_of_the_operators(slug: str, names: str, capability: int) -> No
     case = OPERATORS[slug].case("benchmark").on("fp16", "cuda")
     found = kernels(recipe(OPERATORS[slug].bound(case), case.problem, capability))
     assert found.replace(" finish", "").startswith(names.replace(" finish", ""))
+
+
+@pytest.mark.parametrize(
+    ("line", "careful"),
+    [
+        ("n2 ci16 co32 i9x9 k2 s2 fp32 tf32 cuda", False),
+        ("n2 ci64 co64 i9x9 k2 s2 fp16 cuda", False),
+        ("n2 ci16 co32 i9x9 k2 s2 fp16 cuda", True),  # blocks of channels read on
+        ("n2 ci64 co64 i9x9 k3 s1 fp16 cuda", True),
+    ],
+)
+def test_hopper_leaves_tiles_only_to_a_launch_that_comes(line: str, careful: bool) -> None:
+    problem = Problem.parse(line)
+    found = recipe(Chain(conv_transpose(2)), problem, real=True)
+    names = "prepare convolve_hopper" + " convolve" * careful
+    assert kernels(found) == names
+    assert (Epoch in found.launches[1].arguments) == careful
 
 
 @pytest.mark.parametrize("arithmetic", ["tf32", "fp16", "bf16"])

@@ -71,6 +71,7 @@ class Shape:
     all_channels: bool
     per_sample: bool
     windowed: bool
+    only_gathers: bool
     thrice: bool  # float32 as three products, its parts made in registers
 
     @property
@@ -103,6 +104,7 @@ def describe(
         each.channel_stage,
         any(not statistics[at].over_batch for at in used),
         each.window is not None,
+        each.only_gathers,
         problem.arithmetic == "fp32",
     )
 
@@ -111,6 +113,11 @@ def joined(lattice: Lattice, form: str) -> int:
     """Width classes of one tile: all of them, where they can be stored side by side."""
     classes = lattice.width.classes
     return classes if form != "batch" and classes in (1, 2, 4, 8) else 1
+
+
+def _held(shape: Shape, form: str) -> int:
+    """Width classes of a tile whose results are held at once."""
+    return 1 if shape.only_gathers else joined(shape.lattice, form)
 
 
 def tiles(shape: Shape, form: str, box: Box, cross: bool) -> int:
@@ -158,8 +165,7 @@ def candidates(shape: Shape, capability: int) -> Iterator[Config]:
     for form in ("rows",) if shape.depthwise else ("box", "rows", "batch"):
         if form == "batch" and shape.per_sample:
             continue
-        together = joined(shape.lattice, form)
-        most = max(16, min(256, power(room // together + 1) // 2))
+        most = max(16, min(256, power(room // _held(shape, form) + 1) // 2))
         for positions in {most, max(16, most // 2), max(16, most // 4)}:
             stages = _stages(channels, positions, depth, shape, capability, warps)
             for box, split in product(_boxes(shape, form, positions), _splits(shape)):
@@ -235,7 +241,7 @@ def _overflow(shape: Shape, config: Config, capability: int) -> str:
     """Where registers or shared memory are too small."""
     if not 1 <= config.warps <= 16 or not 1 <= config.stages <= 8:
         return f"{config.warps} warps in {config.stages} stages"
-    held = config.channels * config.positions * joined(shape.lattice, config.form)
+    held = config.channels * config.positions * _held(shape, config.form)
     each, all_ = ACCUMULATORS
     if held > min(all_, each * 32 * config.warps):
         return f"{config.warps} warps do not hold {held} sums"

@@ -1,6 +1,5 @@
 """Kernel launches made ready once: what is left for a call is to fill in addresses."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -12,8 +11,7 @@ from triton import knobs
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-SPILLED = re.compile(r"shl nuw nsw <2 x i32> %\d+, <i32 (\d+), i32 (?!\1>)\d+>")
-"""Two shifts as one: LLVM's backend lets the overflow of the first spill into the second."""
+from transfuse.backends.triton.faults import spills_over
 
 FLAG = 3
 """The number of a tensor that is always there."""
@@ -21,6 +19,10 @@ FLAG = 3
 
 class Epoch:
     """The number of the call."""
+
+
+NEVER = 2**62
+"""The number of no call: no flag is raised so far."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Launch:
             self.kernel[grid](*arguments, **self.options)
             return
         self.compiled = self.kernel.run(*arguments, grid=grid, warmup=True, **self.options)
-        if SPILLED.search(self.compiled.asm["llir"]):
+        if spills_over(self.compiled.asm["ptx"]):
             raise RuntimeError(
                 f"Triton {triton.__version__} would compile {self.kernel.__name__} wrongly for "
                 f"{self.arguments}; nothing was run, backend='eager' serves instead"

@@ -79,6 +79,11 @@ class Pass:
         return any(step.op == "sum" for step in self.after)
 
     @property
+    def only_gathers(self) -> bool:
+        """Whether a statistic is all that is left of a tile, so that its parts need not meet."""
+        return not (self.late is None or self.stores or self.summed or self.resident)
+
+    @property
     def resident(self) -> Step | None:
         """The norm whose statistic a tile takes for itself."""
         found = [step for step in self.after if step.op in ("group_norm", "space_softmax")]

@@ -21,7 +21,7 @@ from transfuse.backends.triton.kernels.hopper_window import convolve_window
 from transfuse.backends.triton.kernels.prepare import prepare
 from transfuse.backends.triton.kernels.statistics import merge
 from transfuse.backends.triton.lattice import Lattice, Three
-from transfuse.backends.triton.launch import FLAG, All, At, Boxes, Epoch, Launch
+from transfuse.backends.triton.launch import FLAG, NEVER, All, At, Boxes, Epoch, Launch
 from transfuse.backends.triton.lower import (
     Arguments,
     Pass,
@@ -243,8 +243,9 @@ class Recipe:
         arguments_ = [
             Boxes(rows, _copy_sizes(tile, core.batch), (*geometry.box, depth), layout),
             Boxes(packed, weights, (geometry.padded, depth), hopper.swizzled(rings.swizzle, item)),
-            At(shares.number), At(FLAG), Epoch, core.batch, programs, self._tensors(arguments),
-            _numbers(arguments), geometry, rings, self._after(alone, shares, arguments, False),
+            At(shares.number), At(FLAG), Epoch if lattice.leaves else NEVER, core.batch, programs,
+            self._tensors(arguments), _numbers(arguments), geometry, rings,
+            self._after(alone, shares, arguments, False),
         ]  # fmt: skip
         launched = min(self.hopper, programs)
         self.launches.append(Launch(convolve_window, launched, arguments_, {"num_warps": 4}))
@@ -268,9 +269,7 @@ class Recipe:
         else:
             config = tiling.heuristic(shape, self.capability, "rows")
             tile = Tile.of(shape, config, "")
-            # A block of channels may read on into the next tap's weights, and multiply by zero.
-            reads_on = tile.slots > 1 and tile.kept % hopper.depth_of(tile.kept, shape.item) > 0
-            again = shape.lattice.leaves or reads_on
+            again = _again(shape, tile)
             apart = again and fast.partials != FLAG
             careful = self._gather(each, shape, config, tile) if apart else fast
         if again:
@@ -376,9 +375,9 @@ class Recipe:
             Boxes(rows, sizes, (config.box, config.depth), config.layout),
             Boxes(rows, sizes, (config.halo or config.box, config.depth), config.layout),
             Boxes(packed, weights, (config.channels, config.depth), config.layout),
-            At(out.number), At(FLAG), Epoch, core.batch, tiles, self._tensors(arguments),
-            _numbers(arguments), At(gathered.partials), gathered.plane, gathered.tiles,
-            geometry, config, rest,
+            At(out.number), At(FLAG), Epoch if _again(shape, tile) else NEVER, core.batch, tiles,
+            self._tensors(arguments), _numbers(arguments), At(gathered.partials), gathered.plane,
+            gathered.tiles, geometry, config, rest,
         ]  # fmt: skip
         options: dict[str, Any] = {"num_warps": 4}
         if config.consumers == 1:
@@ -406,6 +405,7 @@ class Recipe:
             wide=_wide(each.result, out.strides),
             strides=out.strides,
             part=out.part,
+            only_gathers=each.only_gathers,
         )
 
     def _finish(self, each: Pass, source: Place, out: Place) -> None:
@@ -529,7 +529,9 @@ class Recipe:
             _numbers(arguments), source, weights, self.acc,
         ]  # fmt: skip
         programs = weights.programs + source.programs(core.batch)
-        self.launches.append(Launch(prepare, programs, arguments_, {"num_warps": 4}))
+        # A pool reads much for what it writes: more warps wait for more of it at once.
+        warps = 8 if program.pool is not None else 4
+        self.launches.append(Launch(prepare, programs, arguments_, {"num_warps": warps}))
         return rows, packed
 
     def _tensors(self, arguments: Arguments) -> All:
@@ -568,6 +570,13 @@ def five(strides: Sequence[int]) -> Five:
     """The strides of a tensor, those of missing axes 0."""
     n, c, *space = strides
     return n, c, *three(space, 0)
+
+
+def _again(shape: tiling.Shape, tile: Tile) -> bool:
+    """Whether weights that are not finite may meet zeros in Hopper's kernel, and are left by it."""
+    # A block of channels may read on into the next tap's weights, and multiply by zero.
+    reads_on = tile.slots > 1 and tile.kept % hopper.depth_of(tile.kept, shape.item) > 0
+    return shape.lattice.leaves or reads_on
 
 
 def _copy_sizes(tile: Tile, batch: int) -> tuple[int, ...]:

@@ -181,6 +181,7 @@ class After:
     wide: bool
     strides: tuple[int, int, int, int, int]
     part: int  # from the results of one share of the members to those of the next
+    only_gathers: bool = False  # so that width classes need not meet
 
 
 def copied(lattice: Lattice, config: Config) -> tuple[Three, Three, int]:

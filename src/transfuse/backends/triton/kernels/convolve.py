@@ -157,6 +157,63 @@ def member_places(tile, p, batch, cd, ch, cw, member, T: tl.constexpr):
     return there & (ow >= 0) & (ow < T.outputs[2])
 
 
+@triton.jit
+def meet(
+    x, w, rows, packed, table, tile, batch, cd, ch, cw, part_of, channel, live, row, group, flip,
+    partial, n0, tensors, numbers,
+    T: tl.constexpr, A: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr, CAREFUL: tl.constexpr,
+):  # fmt: skip
+    """The results of one class: the convolution's outputs, or what a window makes of them.
+
+    What is gathered before the window goes on with ``partial``.
+    """
+    CHANNELS: tl.constexpr = T.channels
+    POSITIONS: tl.constexpr = T.positions
+    WHOLE: tl.constexpr = T.whole
+    EARLY: tl.constexpr = A.early
+    BEFORE: tl.constexpr = A.before
+    if T.window == "":
+        one = outputs(
+            x, w, rows, packed, table, tile, batch, cd, ch, cw, 0, channel, live, row, group,
+            T, ACC, DOT, CAREFUL,
+        )  # fmt: skip
+    else:
+        p = tl.arange(0, POSITIONS)
+        none = 0.0 if T.window == "sum" else float("-inf")
+        one = tl.full([CHANNELS, POSITIONS], none, ACC)
+        for member in range(part_of * T.share, (part_of + 1) * T.share):
+            part = outputs(
+                x, w, rows, packed, table, tile, batch, cd, ch, cw, member, channel, live, row,
+                group, T, ACC, DOT, CAREFUL,
+            )  # fmt: skip
+            there = member_places(tile, p, batch, cd, ch, cw, member, T)
+            part = steps(part, channel, live, there, n0, tensors, numbers, 1, BEFORE, 0, WHOLE)
+            if EARLY != "":
+                partial = join(partial, gather(part, there, EARLY), EARLY)
+            if T.window == "sum":
+                one += tl.where(there[None, :], part, 0.0)
+            else:
+                if T.window == "sign":
+                    part = part * flip
+                one = larger(one, tl.where(there[None, :], part, float("-inf")))
+        if T.window == "sign":
+            one = one * flip
+    return one, partial
+
+
+@triton.jit
+def result_places(tile, p, batch, cd, ch, cw, T: tl.constexpr, JOINED: tl.constexpr):
+    """Sample and place of each result of a tile, and which of them there are."""
+    n, d, h, u = anchors(tile, p, batch, T, JOINED)
+    ANCHORS: tl.constexpr = T.joined_anchors if JOINED else T.anchors
+    yd = d * T.classes[0] + cd
+    yh = h * T.classes[1] + ch
+    yw = u * (T.classes[2] // (T.joined if JOINED else 1)) + cw
+    there = (n < batch) & (d < ANCHORS[0]) & (h < ANCHORS[1]) & (u < ANCHORS[2])
+    there &= (yd < T.results[0]) & (yh < T.results[1]) & (yw < T.results[2])
+    return n, yd, yh, yw, there
+
+
 @triton.jit(do_not_specialize=["epoch"])
 def convolve(
     x, w, rows, packed, out, table, flag, epoch, batch, tensors, numbers, partials, plane, tiles,
@@ -173,7 +230,6 @@ def convolve(
     WHOLE: tl.constexpr = T.whole
     EARLY: tl.constexpr = A.early
     LATE: tl.constexpr = A.late
-    BEFORE: tl.constexpr = A.before
     AFTER: tl.constexpr = A.after
     if CAREFUL:
         if tl.load(flag) < epoch:
@@ -198,69 +254,49 @@ def convolve(
         row = group * T.rows + block % T.blocks_of_group * T.channels
         n0, _, _, _ = anchors(tile, 0, batch, T)
         p = tl.arange(0, POSITIONS)
+        flip = 1.0
         if T.window == "sign":
             sign = tl.load(tensors[A.sign] + channel, mask=live, other=0.0)
             flip = tl.where(sign < 0, -1.0, 1.0).to(ACC)[:, None]
-        partial = nothing(tl.sum(tl.zeros([CHANNELS, POSITIONS], ACC), 1), EARLY)
-        for j in tl.static_range(JOINED):
-            if T.window == "":
-                one = outputs(
-                    x, w, rows, packed, table, tile, batch, cd, ch, cw + T.order[j], 0,
-                    channel, live, row, group, T, ACC, DOT, CAREFUL,
+        partial = nothing(tl.sum(tl.zeros([CHANNELS, POSITIONS], ACC), 1), EARLY + LATE)
+        if A.only_gathers:  # class by class: a statistic takes them as they come
+            for j in range(JOINED):
+                v, partial = meet(
+                    x, w, rows, packed, table, tile, batch, cd, ch, cw + j, part_of, channel, live,
+                    row, group, flip, partial, n0, tensors, numbers, T, A, ACC, DOT, CAREFUL,
                 )  # fmt: skip
-            else:
-                none = 0.0 if T.window == "sum" else float("-inf")
-                one = tl.full([CHANNELS, POSITIONS], none, ACC)
-                for member in range(part_of * T.share, (part_of + 1) * T.share):
-                    part = outputs(
-                        x, w, rows, packed, table, tile, batch, cd, ch, cw + T.order[j], member,
-                        channel, live, row, group, T, ACC, DOT, CAREFUL,
-                    )  # fmt: skip
-                    there = member_places(tile, p, batch, cd, ch, cw + T.order[j], member, T)
-                    part = steps(
-                        part, channel, live, there, n0, tensors, numbers, 1,
-                        BEFORE, 0, WHOLE,
-                    )  # fmt: skip
-                    if EARLY != "":
-                        partial = join(partial, gather(part, there, EARLY), EARLY)
-                    if T.window == "sum":
-                        one += tl.where(there[None, :], part, 0.0)
+                there = result_places(tile, p, batch, cd, ch, cw + j, T, False)[4]
+                v = steps(v, channel, live, there, n0, tensors, numbers, 1, AFTER, 0, WHOLE)
+                partial = join(partial, gather(v, there, LATE), LATE)
+        else:
+            for j in tl.static_range(JOINED):
+                one, partial = meet(
+                    x, w, rows, packed, table, tile, batch, cd, ch, cw + T.order[j], part_of,
+                    channel, live, row, group, flip, partial, n0, tensors, numbers,
+                    T, A, ACC, DOT, CAREFUL,
+                )  # fmt: skip
+                # Classes come in bit-reversed order: neighbours in memory end up side by side.
+                if j % 2 == 1:
+                    one = tl.reshape(tl.join(single, one), [CHANNELS, 2 * POSITIONS])
+                    if j % 4 == 3:
+                        one = tl.reshape(tl.join(double, one), [CHANNELS, 4 * POSITIONS])
+                        if j % 8 == 7:
+                            one = tl.reshape(tl.join(fourfold, one), [CHANNELS, 8 * POSITIONS])
+                        else:
+                            fourfold = one
                     else:
-                        if T.window == "sign":
-                            part = part * flip
-                        one = larger(one, tl.where(there[None, :], part, float("-inf")))
-                if T.window == "sign":
-                    one = one * flip
-            # Classes come in bit-reversed order: neighbours in memory end up side by side.
-            if j % 2 == 1:
-                one = tl.reshape(tl.join(single, one), [CHANNELS, 2 * POSITIONS])
-                if j % 4 == 3:
-                    one = tl.reshape(tl.join(double, one), [CHANNELS, 4 * POSITIONS])
-                    if j % 8 == 7:
-                        one = tl.reshape(tl.join(fourfold, one), [CHANNELS, 8 * POSITIONS])
-                    else:
-                        fourfold = one
+                        double = one
                 else:
-                    double = one
-            else:
-                single = one
-            v = one
-        pj = tl.arange(0, POSITIONS * JOINED)
-        n, d, h, u = anchors(tile, pj, batch, T, True)
-        yd = d * T.classes[0] + cd
-        yh = h * T.classes[1] + ch
-        yw = u * (T.classes[2] // T.joined) + cw
-        there = (n < batch) & (d < T.anchors[0]) & (h < T.anchors[1]) & (u < T.joined_anchors[2])
-        there &= (yd < T.results[0]) & (yh < T.results[1]) & (yw < T.results[2])
-        v = steps(
-            v, channel, live, there, n0, tensors, numbers, 1,
-            AFTER, 0, WHOLE,
-        )  # fmt: skip
-        if A.summed:
-            channel = tl.arange(0, 1)
-            live = channel == 0
-        if LATE != "":
-            partial = gather(v, there, LATE)
+                    single = one
+                v = one
+            pj = tl.arange(0, POSITIONS * JOINED)
+            n, yd, yh, yw, there = result_places(tile, pj, batch, cd, ch, cw, T, True)
+            v = steps(v, channel, live, there, n0, tensors, numbers, 1, AFTER, 0, WHOLE)
+            if A.summed:
+                channel = tl.arange(0, 1)
+                live = channel == 0
+            if LATE != "":
+                partial = gather(v, there, LATE)
         if EARLY != "" or LATE != "":
             of_class = (part_of * T.classes[0] + cd) * T.classes[1] + ch
             of_class = of_class * (T.classes[2] // T.joined) + cw

@@ -1,7 +1,8 @@
 """Statistics over more than a tile: one partial per (channel, tile), merged in a fixed order.
 
-A partial is three numbers. *moments*: count, mean, sum of squares about it. *peaks*: maximum and
-sum of ``exp(v - maximum)``. *exponentials*: sum of ``exp(v)``, where a clamp bounds the values.
+A partial is three numbers. *moments*: count, mean, sum of squares about it. *peaks*: 0, maximum and
+sum of ``exp(v - maximum)``. *exponentials*: 0, 0 and sum of ``exp(v)``, where a clamp bounds the
+values.
 No atomics: the same bits in every run.
 """
 
@@ -13,23 +14,35 @@ from transfuse.backends.triton.kernels.steps import number
 
 
 @triton.jit
+def nothing(like, KIND: tl.constexpr):
+    """The partial of no values."""
+    zero = tl.where(like == like, 0.0, 0.0).to(like.dtype)
+    if KIND == "peaks":
+        return zero, zero + float("-inf"), zero
+    else:
+        return zero, zero, zero
+
+
+@triton.jit
 def gather(v, valid, KIND: tl.constexpr):
     """The partial of each channel of a tile (channels first) over its valid positions."""
     here = valid[None, :]
-    total = tl.sum(tl.where(here, v, 0.0), 1)
-    count = tl.sum(valid.to(v.dtype))
-    count = tl.where(total == total, count, count)  # the same for every channel
-    zero = count * 0.0
     if KIND == "moments":
+        total = tl.sum(tl.where(here, v, 0.0), 1)
+        count = tl.sum(valid.to(v.dtype))
+        count = tl.where(total == total, count, count)  # the same for every channel
         mean = total / tl.maximum(count, 1.0)
         off = tl.where(here, v - mean[:, None], 0.0)
         return count, mean, tl.sum(off * off, 1)
     elif KIND == "peaks":
         top = tl.max(tl.where(here, v, float("-inf")), 1)
         shift = tl.where(top == float("-inf"), 0.0, top)
-        return count, top, tl.sum(tl.where(here, tl.exp(v - shift[:, None]), 0.0), 1)
+        total = tl.sum(tl.where(here, tl.exp(v - shift[:, None]), 0.0), 1)
+        return nothing(total, KIND)[0], top, total
     else:
-        return count, zero, tl.sum(tl.where(here, bounded_exp(v), 0.0), 1)
+        total = tl.sum(tl.where(here, bounded_exp(v), 0.0), 1)
+        zero = nothing(total, KIND)[0]
+        return zero, zero, total
 
 
 @triton.jit
@@ -72,16 +85,6 @@ def join(a, b, KIND: tl.constexpr):
         return merge_peaks(a[0], a[1], a[2], b[0], b[1], b[2])
     else:
         return merge_exponentials(a[0], a[1], a[2], b[0], b[1], b[2])
-
-
-@triton.jit
-def nothing(like, KIND: tl.constexpr):
-    """The partial of no values."""
-    zero = tl.where(like == like, 0.0, 0.0).to(like.dtype)
-    if KIND == "peaks":
-        return zero, zero + float("-inf"), zero
-    else:
-        return zero, zero, zero
 
 
 @triton.jit
