@@ -270,6 +270,19 @@ def test_zeros_have_signs() -> None:
             assert (call(factor).signbit() == (str(factor) == "-0.0")).all()
 
 
+def test_a_key_of_numbers() -> None:
+    """The same for the same numbers alone, however they are listed; none for what is no number."""
+    different = [(1,), (1.0,), (0.0,), (-0.0,), (0,), ((1, 1),), ((1,),), (1, 1), (1, 1.0), ((),)]
+    keys = [front.exactly(*each) for each in different]
+    assert all(keys)
+    assert len(set(keys)) == len(different)
+    assert keys == [front.exactly(*each) for each in different]
+    assert front.exactly([1, 1], 2.0) == front.exactly((1, 1), 2.0)
+    assert front.exactly(float("nan")) == front.exactly(float("nan"))
+    for other in (True, None, "1", 1j, (1, True), (1, 2.0), ((1,),), torch.tensor(1)):
+        assert not front.exactly(1, other)
+
+
 EXPANDED, LEARNT = OUT[0, 0].expand(1, 3, 6, 6), SX.clone().requires_grad_()
 BAD: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
     "True": (TypeError, "stride must be an integer, not bool", lambda: softmax(stride=True)),

@@ -7,6 +7,7 @@ that passed is remembered by all that its checks looked at, and its like is not 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain as concat
+from struct import Struct
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -48,7 +49,18 @@ def call(
     ``scalars`` are the numbers of a chain that names some.
     """
 
-    def prepare() -> tuple[Chain, Problem]:
+    unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
+    whole, into = x, out
+    if unbatched:
+        whole, into = x.unsqueeze(0), out.unsqueeze(0) if isinstance(out, Tensor) else out
+    if scalars:
+        exact = exactly(stride, padding, output_padding, dilation, groups, *scalars.values())
+        what = exact and (chain, exact, tuple(scalars), unbatched, precision)
+    else:
+        exact = exactly(stride, padding, output_padding, dilation, groups)
+        what = exact and (chain, exact, unbatched, precision)
+    seen, found = _recalled(what, whole, weight, operands, into, backend)
+    if found is None:
         bound = chain.bind(scalars) if scalars else chain
         options = {
             "stride": stride,
@@ -56,16 +68,11 @@ def call(
             "dilation": dilation,
             "output_padding": output_padding,
         }
-        return bound, _sized(bound, x, weight, operands, out, options, groups, precision)
-
-    named = scalars or {}
-    exact = exactly(stride, padding, output_padding, dilation, groups, *named.values())
-    unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
-    what = exact and (chain, exact, tuple(named), unbatched, precision)
+        problem = _sized(bound, x, weight, operands, out, options, groups, precision)
+        found = _remembered(seen, _check(bound, problem, whole, weight, operands, into, backend))
+    y = _computed(found, whole, weight, operands, into)
     if not unbatched:
-        return compute(what, prepare, x, weight, operands, out, backend)
-    batched = out.unsqueeze(0) if isinstance(out, Tensor) else out
-    y = compute(what, prepare, x.unsqueeze(0), weight, operands, batched, backend)
+        return y
     return y.squeeze(0) if out is None else out
 
 
@@ -188,66 +195,94 @@ def compute(
     ``what`` stands for all that ``prepare`` looks at beside the tensors; empty, and the call is
     checked every time. So is, whatever came before, that the output shares no memory with inputs.
     """
-    tensors = (x, weight, *operands.values())
-    key = what and _seen(what, tensors, out, tuple(operands), backend)
-    try:
-        found = _checked.get(key) if key else None
-    except TypeError:  # not hashable
-        key = found = None
+    seen, found = _recalled(what, x, weight, operands, out, backend)
     if found is None:
         chain, problem = prepare()
-        found = _check(chain, problem, x, weight, operands, out, backend)
-        if key:
-            if len(_checked) >= MOST:
-                _checked.clear()
-            _checked[key] = found
-    if out is not None:
-        _apart(out, tensors, found.spans, operands)
-    return found.backend.run(found.chain, found.problem, x, weight, operands, out)
+        found = _remembered(seen, _check(chain, problem, x, weight, operands, out, backend))
+    return _computed(found, x, weight, operands, out)
 
 
-def exactly(*numbers: object) -> Hashable:
-    """A key for numbers, the same for the same numbers alone; empty where they are not all plain.
-
-    By themselves 1 and 1.0 and True would be one key, and so would 0.0 and -0.0: what is not all
-    integers becomes text.
-    """
-    kinds = {*map(type, numbers)}
-    if kinds == _INTEGERS:
-        return numbers
-    if not kinds <= _PLAIN:
-        lists = (each for each in numbers if type(each) in _LISTS)
-        kinds = (kinds - _LISTS).union(map(type, concat(*lists)))  # type: ignore[arg-type]
-    return repr(numbers) if kinds <= _PLAIN else ""
-
-
-_INTEGERS = {int}
-_PLAIN = {int, float}
-_LISTS = {list, tuple}
-
-
-def _seen(
+def _recalled(
     what: Hashable,
-    tensors: Sequence[Tensor],
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
     out: Tensor | None,
-    names: tuple[str, ...],
     backend: str | None,
-) -> Hashable:
-    """Everything the checks look at, and the choice of a backend; None for what is no tensor."""
-    wanted = backend or settings.backend()
-    facts = [what, names, wanted, dispatch.BACKENDS, torch.is_grad_enabled()]
-    for tensor in tensors if out is None else (*tensors, out):
+) -> tuple[Hashable, Checked | None]:
+    """Everything the checks look at, and the choice of a backend; the call that passed with it.
+
+    Nothing, where something is no tensor or cannot be a key.
+    """
+    if not what:
+        return None, None
+    facts = [what, backend or settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled()]
+    tensors: tuple[Tensor, ...] = (x, weight)
+    if operands:
+        tensors += tuple(operands.values())
+        facts += operands
+    if out is not None:
+        tensors += (out,)
+    for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED:
-            return None
+            return None, None
         facts += (
             tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
         )  # fmt: skip
-    if tensors[0].is_cuda and tensors[0].dtype is torch.float32:
+    if x.is_cuda and x.dtype is torch.float32:
         facts.append(float32_on_cuda())
-    return tuple(facts)
+    seen = tuple(facts)
+    try:
+        return seen, _checked.get(seen)
+    except TypeError:  # not hashable
+        return None, None
 
 
 _STRIDED = torch.strided
+
+
+def _remembered(seen: Hashable, found: Checked) -> Checked:
+    if seen:
+        if len(_checked) >= MOST:
+            _checked.clear()
+        _checked[seen] = found
+    return found
+
+
+def _computed(
+    found: Checked,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None,
+) -> Tensor:
+    if out is not None:
+        _apart(out, (x, weight, *operands.values()), found.spans, operands)
+    return found.backend.run(found.chain, found.problem, x, weight, operands, out)
+
+
+def exactly(*numbers: object) -> tuple[Hashable, ...]:
+    """A key for numbers and lists of integers, the same for the same ones alone; empty for others.
+
+    By themselves 1 and 1.0 and True would be one key, and so would 0.0 and -0.0: a float goes by
+    its bits, and what is neither that nor an integer has no key.
+    """
+    if {*map(type, numbers)} == _INTEGER:
+        return numbers
+    key: list[Hashable] = []
+    for each in numbers:
+        if type(each) is int:
+            key.append(each)
+        elif type(each) is float:
+            key.append(_BITS(each))
+        elif type(each) in _LISTS and {*map(type, each)} <= _INTEGER:  # type: ignore[call-overload]
+            key.append(tuple(each))  # type: ignore[arg-type]
+        else:
+            return ()
+    return tuple(key)
+
+
+_INTEGER, _LISTS, _BITS = {int}, {list, tuple}, Struct("d").pack
 
 
 def _check(

@@ -126,9 +126,10 @@ def _convolve(
     before: Sequence[Stage] = (),
     then: Sequence[Stage] = (),
 ) -> Tensor:
-    for name, tensor in {"weight": weight, "bias": bias}.items():
-        if not isinstance(tensor, Tensor) and (tensor is not None or name == "weight"):
-            raise TypeError(f"{name} must be a torch.Tensor, not {type(tensor).__name__}")
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"weight must be a torch.Tensor, not {type(weight).__name__}")
+    if bias is not None and not isinstance(bias, Tensor):
+        raise TypeError(f"bias must be a torch.Tensor, not {type(bias).__name__}")
     if rank is None:
         rank = weight.dim() - 2
         if rank not in (1, 2, 3):

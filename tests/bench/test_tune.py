@@ -95,9 +95,9 @@ def other(*args):
     if args[6] is not None:  # not the one that asks which engine serves
         made.append(result)
         if len(made) == 2:
-            return engine.Ready(Quick(0.0), (), ())
+            return engine.Ready(Quick(0.0), (), (), result.plan)
         if len(made) == 3:
-            return engine.Ready(Quick(None), (), ())
+            return engine.Ready(Quick(None), (), (), result.plan)
         if len(made) == 4:
             raise RuntimeError("out of resource: shared memory\\nand more")
     return result

@@ -45,6 +45,7 @@ def forget() -> None:
     from transfuse.backends.triton import engine
 
     backend._fused.cache_clear()
+    backend._met.clear()
     backend._verdict.cache_clear()
     engine._ready.clear()
 

@@ -24,11 +24,12 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 @dataclass(frozen=True)
 class Ready:
-    """A recipe, and the tensor it fills."""
+    """A recipe, the tensor it fills, and the plan it follows."""
 
     recipe: Recipe
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    plan: Plan
 
 
 _ready: dict[object, Ready] = {}
@@ -49,7 +50,8 @@ def run(
     flat = [_flat(operand) for operand in operands.values()] if operands else []
     strides = x.stride(), weight.stride(), None if out is None else out.stride()
     known = (x, weight, *flat) if out is None else (x, weight, *flat, out)
-    key = (chain, plan.problem, strides, device, _unaligned(known), tuned.generation())
+    # A plan by itself: a recipe keeps its own, so that no other is taken for it.
+    key = (id(plan), strides, device, _unaligned(known), tuned.generation())
     ready = _ready.get(key)
     if ready is None:
         if len(_ready) >= MOST:
@@ -118,7 +120,7 @@ def prepare(
         there,
         choose or best,
     )
-    return Ready(recipe, tuple(result.shape), result.stride())
+    return Ready(recipe, tuple(result.shape), result.stride(), plan)
 
 
 def _result(plan: Plan, x: Tensor, device: torch.device) -> Tensor:
