@@ -82,11 +82,11 @@ def tile(
 def guarded() -> Iterator[None]:
     """Scratch memory is NaN before it is written, with gaps that nothing may write to."""
     from transfuse.backends.triton import engine
-    from transfuse.backends.triton.recipe import Recipe
+    from transfuse.backends.triton.draft import Draft
 
-    empty, place, memories = torch.empty, Recipe._scratch, []
+    empty, place, memories = torch.empty, Draft.memory, []
 
-    def apart(self: Recipe, *size: Any) -> int:
+    def apart(self: Draft, *size: Any) -> int:
         number = place(self, *size)
         self.bytes += GUARD
         return number
@@ -97,11 +97,11 @@ def guarded() -> Iterator[None]:
             memories.append(memory.fill_(255))
         return memory
 
-    torch.empty, Recipe._scratch = poisoned, apart  # type: ignore[method-assign]
+    torch.empty, Draft.memory = poisoned, apart  # type: ignore[method-assign]
     try:
         yield
     finally:
-        torch.empty, Recipe._scratch = empty, place  # type: ignore[method-assign]
+        torch.empty, Draft.memory = empty, place  # type: ignore[method-assign]
     for memory, ready in zip(memories, engine._ready.values(), strict=False):
         for at, size, dtype in ready.recipe.scratch:
             memory[at : at + size * dtype.itemsize] = 255
@@ -172,7 +172,7 @@ def compile_(
     """
     from transfuse.backends.triton import engine
     from transfuse.backends.triton.config import MULTIPROCESSORS
-    from transfuse.backends.triton.recipe import Gpu
+    from transfuse.backends.triton.draft import Gpu
 
     chain, problem = Chain(*stages), replace(problem, device=f"cuda:sm{capability}")
     target(capability)

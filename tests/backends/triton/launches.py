@@ -25,8 +25,9 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia import driver as nvidia  # noqa: E402
 
 from transfuse.backends.triton import Triton, driver, engine, frame  # noqa: E402
+from transfuse.backends.triton.draft import Gpu  # noqa: E402
 from transfuse.backends.triton.frame import Frames  # noqa: E402
-from transfuse.backends.triton.recipe import Gpu, Recipe  # noqa: E402
+from transfuse.backends.triton.recipe import Recipe  # noqa: E402
 from transfuse.chain import Chain  # noqa: E402
 from transfuse.elements import ELEMENTS  # noqa: E402
 from transfuse.problem import Problem  # noqa: E402

@@ -10,8 +10,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from transfuse.backends import triton as backend
 from transfuse.backends.triton import _fused, lower
 from transfuse.backends.triton.config import heuristic
+from transfuse.backends.triton.draft import Gpu, five, three
 from transfuse.backends.triton.launch import Epoch
-from transfuse.backends.triton.recipe import Gpu, Recipe, five, three
+from transfuse.backends.triton.recipe import Recipe
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem

@@ -10,8 +10,9 @@ from torch import Tensor
 from transfuse.backends.triton import lower, tuned
 from transfuse.backends.triton.config import MULTIPROCESSORS, Config, Shape
 from transfuse.backends.triton.copies import Five
+from transfuse.backends.triton.draft import Gpu, five, three
 from transfuse.backends.triton.lower import Pass
-from transfuse.backends.triton.recipe import Gpu, Recipe, five, three
+from transfuse.backends.triton.recipe import Recipe
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan

@@ -10,47 +10,14 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
-from transfuse.backends.triton.config import used_rows
 from transfuse.backends.triton.lattice import Lattice, Three
-from transfuse.backends.triton.tile import After
+from transfuse.backends.triton.tile import After, Block
 
 SHARED = 227 * 1024
 """Bytes of shared memory one program may take."""
 
 MOST_TAPS = 32
 """Width taps of all classes: they are unrolled."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A tile of consecutive rows, as ``kernels/tiles.py`` takes it."""
-
-    positions: int
-    anchors: Three
-    extent: Three
-    cross: bool
-    joined: int
-    form: str = "rows"
-
-    @property
-    def box(self) -> tuple[int, int, int, int]:
-        return 1, 1, 1, self.positions
-
-    @property
-    def joined_box(self) -> tuple[int, int, int, int]:
-        return 1, 1, 1, self.positions * self.joined
-
-    @property
-    def joined_anchors(self) -> Three:
-        return *self.anchors[:2], self.anchors[2] * self.joined
-
-    @property
-    def joined_extent(self) -> Three:
-        return *self.extent[:2], self.extent[2] * self.joined
-
-    @property
-    def tiles_of_sample(self) -> int:
-        return -(-used_rows(self.anchors, self.extent) // self.positions)
 
 
 @dataclass(frozen=True)
@@ -137,9 +104,10 @@ class Geometry:
             return -(-self.batch * self.sample // positions)
         return self.batch * self.rows(positions).tiles_of_sample
 
-    def rows(self, positions: int) -> Rows:
+    def rows(self, positions: int) -> Block:
         """Tiles of ``positions`` anchors."""
-        return Rows(positions, self.anchors, self.extent, self.cross, self.joined)
+        box, order = (1, 1, 1, positions), tuple(range(self.joined))
+        return Block("rows", box, self.anchors, self.extent, self.cross, order)
 
     def held(self, depth: int) -> int:
         """Blocks of weights of one (depth, height) class; 0 if classes differ in work."""

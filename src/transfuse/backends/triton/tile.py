@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from transfuse.backends.triton.config import Config, Shape, crosses, joined, used_rows
+from transfuse.backends.triton.copies import Five
 from transfuse.backends.triton.lattice import Lattice, Three
 from transfuse.backends.triton.lower import Table
 
@@ -11,12 +12,11 @@ Box = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Tile:
-    """A tile of a convolution. Names as in ``lattice`` and ``config``; three numbers go by axis.
+class Block:
+    """Where the anchors of a tile lie, as ``kernels/tiles.py`` takes it.
 
-    ``extent``: rows of the copy along each axis; ``apart``: residues that lie apart in it.
-    ``kept``, ``rows``: channels of a group in the copies of the input and of the weights, padded.
-    ``order``: the width classes of one tile.
+    Names as in ``lattice`` and ``config``; three numbers go by axis. ``extent``: rows of the copy
+    along each axis; ``order``: the width classes of one tile.
     """
 
     form: str
@@ -25,6 +25,42 @@ class Tile:
     extent: Three
     cross: bool
     order: tuple[int, ...]
+
+    @property
+    def positions(self) -> int:
+        return prod(self.box)
+
+    @property
+    def joined(self) -> int:
+        return len(self.order)
+
+    @property
+    def joined_box(self) -> Box:
+        """The box in results instead of anchors: width classes side by side."""
+        return *self.box[:3], self.box[3] * self.joined
+
+    @property
+    def joined_anchors(self) -> Three:
+        return *self.anchors[:2], self.anchors[2] * self.joined
+
+    @property
+    def joined_extent(self) -> Three:
+        return *self.extent[:2], self.extent[2] * self.joined
+
+    @property
+    def tiles_of_sample(self) -> int:
+        """Of the form ``rows``, where tiles do not cross samples."""
+        return -(-used_rows(self.anchors, self.extent) // self.box[3])
+
+
+@dataclass(frozen=True)
+class Tile(Block):
+    """A tile of a convolution.
+
+    ``apart``: residues that lie apart in the copy; ``kept``, ``rows``: channels of a group in the
+    copies of the input and of the weights, padded.
+    """
+
     classes: Three
     members: Three
     residues: Three
@@ -87,27 +123,6 @@ class Tile:
         )
 
     @property
-    def positions(self) -> int:
-        return prod(self.box)
-
-    @property
-    def joined(self) -> int:
-        return len(self.order)
-
-    @property
-    def joined_box(self) -> Box:
-        """The box in results instead of anchors: width classes side by side."""
-        return *self.box[:3], self.box[3] * self.joined
-
-    @property
-    def joined_anchors(self) -> Three:
-        return *self.anchors[:2], self.anchors[2] * self.joined
-
-    @property
-    def joined_extent(self) -> Three:
-        return *self.extent[:2], self.extent[2] * self.joined
-
-    @property
     def lone(self) -> bool:
         """Whether all of a tile lies at one anchor, so that taps outside can be left out."""
         return self.form == "batch" and self.positions == self.box[3]
@@ -150,11 +165,6 @@ class Tile:
         return prod(self.classes) // self.joined * self.split
 
     @property
-    def tiles_of_sample(self) -> int:
-        """Of the form ``rows``, where tiles do not cross samples."""
-        return -(-used_rows(self.anchors, self.extent) // self.box[3])
-
-    @property
     def ordered(self) -> bool:
         """Whether rows follow each other as results do."""
         return (
@@ -179,9 +189,47 @@ class After:
     stored: bool
     linear: bool
     wide: bool
-    strides: tuple[int, int, int, int, int]
+    strides: Five
     part: int  # from the results of one share of the members to those of the next
     only_gathers: bool = False  # so that width classes need not meet
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What the kernel ``finish`` knows when it is compiled."""
+
+    sizes: Three
+    channels: int
+    group: int
+    block_c: int
+    block_p: int
+    source_strides: Five
+    source_linear: bool
+    strides: Five
+    linear: bool
+    wide: bool
+    steps: Table
+    late: str
+    over_batch: bool
+    counted: int
+    summed: bool
+    stored: bool
+    window: str
+    sign: int
+    parts: int
+    part: int
+
+    @property
+    def positions(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.positions // self.block_p)
+
+    @property
+    def groups(self) -> int:
+        return -(-self.channels // self.group)
 
 
 def copied(lattice: Lattice, config: Config) -> tuple[Three, Three, int]:

@@ -1,6 +1,6 @@
 """Steps on a stored tensor, where a cut lies between it and the convolution.
 
-``F`` is a ``recipe.Finish``: all that is known when the kernel is compiled.
+``F`` is a ``tile.Finish``: all that is known when the kernel is compiled.
 """
 
 import triton

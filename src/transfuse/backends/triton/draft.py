@@ -1,0 +1,217 @@
+"""A recipe while it is written: the launches so far, and the memory that they share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from transfuse.backends.triton import config as tiling
+from transfuse.backends.triton.copies import Five, InputCopy, WeightCopy
+from transfuse.backends.triton.lattice import Three
+from transfuse.backends.triton.launch import FLAG, All, Launch
+from transfuse.backends.triton.lower import Arguments, Pass, Program
+from transfuse.backends.triton.tile import After
+from transfuse.elements import ELEMENTS
+from transfuse.problem import Problem, Shape
+from transfuse.stages.window import AvgPool, ExtremumPool, Window
+
+ACC = {"fp32": tl.float32, "fp16": tl.float32, "bf16": tl.float32, "fp64": tl.float64}
+X, WEIGHT, OUT, _, OPERANDS = range(5)
+"""Tensors of a call by number; operands follow in the order of their names, then the scratch."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What kernels are chosen by; not real in the interpreter."""
+
+    capability: int
+    multiprocessors: int
+    real: bool = True
+
+    @property
+    def hopper(self) -> bool:
+        """Whether the loops written for Hopper run on it."""
+        return self.capability == 90 and self.real
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor between two passes: its number, and how it lies."""
+
+    number: int
+    strides: Five
+    parts: int = 1
+    part: int = 0
+    """Results of shares of a window's members, and how far these lie apart."""
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Partials of a statistic: where they lie, from one of their three numbers to the next, how
+    many tiles share one and how many partials that makes for a channel."""
+
+    partials: int
+    plane: int
+    tiles: int
+    run: int
+
+
+class Draft:
+    """What launches are written from, and what was written; each of ``launches/`` adds its own."""
+
+    def __init__(
+        self,
+        program: Program,
+        core: Problem,
+        source: Three,
+        strides: tuple[Five, Five, Five],
+        operands: Sequence[str],
+        device: torch.device,
+        gpu: Gpu,
+    ) -> None:
+        self.program, self.core, self.source = program, core, source
+        self.device, self.gpu = device, gpu
+        self.x_strides, self.weight_strides, self.out_strides = strides
+        self.names = {name: OPERANDS + at for at, name in enumerate(operands)}
+        self.scratch: list[tuple[int, int, torch.dtype]] = []
+        self.bytes = 0
+        self.launches: list[Launch] = []
+        self.statistics: dict[int, tuple[int, int]] = {}
+        self.copies: dict[InputCopy | WeightCopy, int] = {}
+        self.acc = ACC[core.dtype]
+        self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return ELEMENTS[self.core.dtype].itemsize
+
+    @property
+    def on_hopper(self) -> bool:
+        """Whether the loops written for Hopper may serve: there, and for what they multiply."""
+        return self.gpu.hopper and self.core.arithmetic in ("tf32", "fp16", "bf16")
+
+    def add(self, kernel: Any, programs: int, arguments: list[Any], **options: Any) -> None:
+        """One more launch."""
+        self.launches.append(Launch(kernel, programs, arguments, options))
+
+    def shape(self, each: Pass) -> tiling.Shape:
+        """A pass that convolves, as tiles are chosen for it."""
+        return tiling.shape_of(self.program, self.core, each)
+
+    def memory(self, elements: int, dtype: torch.dtype | None = None) -> int:
+        """The number of a piece of scratch memory."""
+        dtype = dtype or self.wide
+        self.scratch.append((self.bytes, max(1, elements), dtype))
+        self.bytes += -(-max(1, elements) * dtype.itemsize // 512) * 512
+        return OPERANDS + len(self.names) + len(self.scratch) - 1
+
+    def between(self, shape: Shape, form: str = "box", parts: int = 1) -> Place:
+        """A tensor between two passes; channels innermost where tiles are of samples."""
+        d, h, w = three(shape.spatial, 1)
+        n, c = shape.n, shape.c
+        strides: Five = (c * d * h * w, d * h * w, h * w, w, 1)
+        if form == "batch":
+            strides = (c, 1, h * w * n * c, w * n * c, n * c)
+        return Place(self.memory(parts * shape.numel), strides, parts, shape.numel)
+
+    def constant(self, values: tuple[int, ...]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=self.device)
+
+    def tensors(self, arguments: Arguments) -> All:
+        numbers = [
+            self.names[each] if isinstance(each, str) else self.statistics[each[0]][each[1]]
+            for each in arguments.tensors
+        ]
+        return All(tuple(numbers))
+
+    def gather(self, each: Pass, tiles: int, parts: int) -> Partials:
+        """Memory for the partials of a pass, so many of each tile; none where it gathers none."""
+        at = gathered(each)
+        if at is None:
+            return Partials(FLAG, 0, tiles, 0)
+        statistic = self.program.statistics[at]
+        counted = tiles if statistic.over_batch else tiles // self.core.batch
+        plane = tiles * parts * statistic.channels
+        return Partials(self.memory(3 * plane), plane, counted, counted * parts)
+
+    def kind(self, statistic: int | None) -> str:
+        """The kind of a statistic, if there is one."""
+        return "" if statistic is None else self.program.statistics[statistic].kind
+
+    def after(self, each: Pass, out: Place, arguments: Arguments, ordered: bool) -> After:
+        """What follows the sums of a pass. ``ordered``: rows follow each other as results do."""
+        before, after = arguments.table(each.before), arguments.table(each.after)
+        at = gathered(each)
+        return After(
+            before=before,
+            after=after,
+            sign=arguments.sign(each.window),
+            early=self.kind(each.early),
+            late=self.kind(each.late),
+            counted=1 if at is None else self.program.statistics[at].channels,
+            summed=each.summed,
+            stored=each.stores,
+            linear=ordered and linear(three(each.result.spatial, 1), out.strides),
+            wide=wide(each.result, out.strides),
+            strides=out.strides,
+            part=out.part,
+            only_gathers=each.only_gathers,
+        )
+
+
+def gathered(each: Pass) -> int | None:
+    """The statistic that a pass gathers."""
+    return each.early if each.early is not None else each.late
+
+
+def apart(each: Pass, channels: int) -> tuple[Pass, Pass]:
+    """A pass of so many channels up to its window, and what is left of it."""
+    shape = each.result._replace(c=channels)
+    alone = replace(each, result=shape, after=(), late=None, stores=True)
+    return alone, replace(each, convolves=False, source=shape, before=(), early=None)
+
+
+def three(values: Sequence[int], missing: int) -> Three:
+    """One value per axis, missing axes first."""
+    a, b, c = (missing,) * (3 - len(values)) + tuple(values)
+    return a, b, c
+
+
+def five(strides: Sequence[int]) -> Five:
+    """The strides of a tensor, those of missing axes 0."""
+    n, c, *space = strides
+    return n, c, *three(space, 0)
+
+
+def linear(sizes: Three, strides: Five) -> bool:
+    """Whether positions follow each other at one stride."""
+    expected = strides[4]
+    for size, stride in zip(reversed(sizes), reversed(strides[2:]), strict=True):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def wide(shape: Shape, strides: Five) -> bool:
+    """Whether offsets within a tile may pass 32 bits."""
+    sizes = (shape.n, 1, *three(shape.spatial, 1))
+    return sum((n - 1) * abs(s) for n, s in zip(sizes, strides, strict=True)) >= 2**31
+
+
+def kind_of(window: Window | None) -> str:
+    """How the members of a window meet."""
+    if window is None:
+        return ""
+    if isinstance(window, ExtremumPool):
+        return "sign"
+    return "sum" if isinstance(window, AvgPool) else "max"
+
+
+def numbers(arguments: Arguments) -> tuple[float, ...]:
+    """The numbers of steps; one that is not looked at where there are none."""
+    return tuple(arguments.numbers) or (0.0,)

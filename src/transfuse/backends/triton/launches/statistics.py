@@ -1,0 +1,21 @@
+"""Partials of a statistic joined, in a fixed order."""
+
+from transfuse.backends.triton.draft import Draft, Partials
+from transfuse.backends.triton.kernels.statistics import merge
+from transfuse.backends.triton.launch import FLAG, At, Epoch
+from transfuse.backends.triton.lower import power, thirds
+
+
+def add(draft: Draft, at: int, fast: Partials, careful: Partials) -> None:
+    """A statistic by its number; of the careful launch, where weights were not finite."""
+    statistic = draft.program.statistics[at]
+    run, careful_run = fast.run * statistic.size, careful.run * statistic.size
+    count = fast.plane // run
+    halves = draft.memory(count), draft.memory(count)
+    block = min(1024, power(run))
+    given = [
+        At(fast.partials), run, fast.plane, At(careful.partials), careful_run, careful.plane,
+        At(FLAG), Epoch, At(halves[0]), At(halves[1]), thirds(statistic.eps), statistic.kind, block,
+    ]  # fmt: skip
+    draft.add(merge, count, given, num_warps=max(1, min(4, block // 64)))
+    draft.statistics[at] = halves
