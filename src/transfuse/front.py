@@ -48,7 +48,6 @@ def call(
 
     ``scalars`` are the numbers of a chain that names some.
     """
-
     unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
     whole, into = x, out
     if unbatched:
@@ -242,6 +241,7 @@ _STRIDED = torch.strided
 
 
 def _remembered(seen: Hashable, found: Checked) -> Checked:
+    """A call that has passed, for the next one with which the same is seen."""
     if seen:
         if len(_checked) >= MOST:
             _checked.clear()

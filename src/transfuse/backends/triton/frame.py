@@ -169,7 +169,9 @@ class Layout:
 class Frame:
     """Every parameter of every launch, for one place of scratch memory and one stream."""
 
-    def __init__(self, layout: Layout, memory: Sequence[int], stream: int, home: list["Frame"]):
+    def __init__(
+        self, layout: Layout, memory: Sequence[int], stream: int, home: list["Frame"]
+    ) -> None:
         buffer = ctypes.create_string_buffer(len(layout.content) + MAP)
         first = -ctypes.addressof(buffer) % MAP
         start = ctypes.addressof(buffer) + first
@@ -189,12 +191,8 @@ class Frame:
             told.grid[:] = launch.programs, 1, 1
             told.block[:] = 32 * known.num_warps, 1, 1
             told.shared, told.stream = known.shared, stream
-            self.calls.append(
-                partial(
-                    driver.launcher(), start + config, launch.compiled.function, start + pointers,
-                    None,
-                )
-            )  # fmt: skip
+            given = start + config, launch.compiled.function, start + pointers, None
+            self.calls.append(partial(driver.launcher(), *given))
 
 
 class Frames:
@@ -220,7 +218,7 @@ class Frames:
         try:
             frames = cls(*given)
             frames._frame(given[1], given[3], 0)
-        except (Strange, AttributeError, ImportError, TypeError, ValueError):
+        except (Strange, ArithmeticError, AttributeError, ImportError, TypeError, ValueError):
             return None
         return frames
 
