@@ -171,6 +171,21 @@ def test_operands_that_are_not_finite(then: tuple[Stage, ...], interpreter: Any)
     interpreter.right(chain, problem, bad_operands, tiles=TILES[1])
 
 
+def test_operands_that_are_views(interpreter: Any) -> None:
+    """Views that torch negates when it reads them, or that lie apart: as torch reads them."""
+
+    def views(chain: Chain, problem: Problem, seed: int) -> Any:
+        x, weight, operands = fills.real(chain, problem, seed)
+        lying = [lambda t: torch._neg_view(-t), lambda t: torch.stack((t, t), 1)[:, 0]]
+        made = zip(operands.items(), lying, strict=True)
+        return x, weight, {name: view(tensor) for (name, tensor), view in made}
+
+    problem = Problem.parse("n2 ci3 co4 i5 k3 s2")
+    for names in (("a", "b"), ("b", "a")):
+        chain = Chain(conv_transpose(1, names[0]), add(names[1]))
+        interpreter.right(chain, problem, views)
+
+
 # ---- whole stages, under every plan ----------------------------------------------------------
 
 WHOLE: list[tuple[Stage, ...]] = [

@@ -167,10 +167,11 @@ def explained(chain: Chain, plan: Plan) -> list[tuple[str, str]]:
 
 
 def _flat(operand: Tensor) -> Tensor:
-    """One value per channel, side by side."""
-    if operand.dim() == 1 and (operand.stride(0) == 1 or len(operand) == 1):
+    """One value per channel, side by side, and as it is read."""
+    side_by_side = operand.dim() == 1 and (operand.stride(0) == 1 or len(operand) == 1)
+    if side_by_side and not operand.is_neg():
         return operand
-    return operand.reshape(-1).contiguous()
+    return operand.reshape(-1).contiguous().resolve_neg()
 
 
 @lru_cache(maxsize=64)
