@@ -63,6 +63,14 @@ def test_ampere(slug: str, compiler: Any) -> None:
         assert each["wgmma"] == each["tma"] == 0, each
 
 
+@pytest.mark.parametrize("slug", OPERATORS)
+def test_small_cases(slug: str, compiler: Any) -> None:
+    """Sizes and channels that fill no tile: no code of theirs is refused for a compiler's fault."""
+    case = OPERATORS[slug].case("small").on("fp16", "cuda:sm90")
+    chain = OPERATORS[slug].bound(case)
+    assert hot(compiler(stages=chain.stages, problem=case.problem, capability=90, verbose=False))
+
+
 ODD = [
     ("n3 ci5 co7 i9 k3 s3 fp64", ()),
     ("n2 ci3 co5 i4x5 k3 s8 p1 op7 bf16", (softmax("channels"),)),
