@@ -180,7 +180,9 @@ def _sides(change: Change) -> tuple[str, ...]:
 
 def report(
     files: Annotated[list[Path], typer.Argument(help="Files of results, from transfuse bench.")],
-    output: Annotated[Path, typer.Option("-o", help="The page to write.")] = Path("report.html"),
+    output: Annotated[
+        Path, typer.Option("-o", help="The page to write; or, named *.svg, one file's figure.")
+    ] = Path("report.html"),
     into: Annotated[
         Path | None, typer.Option(help="Make the table of a Markdown document again instead.")
     ] = None,
@@ -188,13 +190,19 @@ def report(
 ) -> None:
     """One self-contained page of results: table, speed-ups, roofline, scaling, environment."""
     from transfuse.report import build
+    from transfuse.report.figure import figure
     from transfuse.report.summary import update
 
     if into is not None:
         for file in files:
             into.write_text(update(into, file), encoding="utf-8")
         return
-    page = build(files, " ".join(["transfuse", *sys.argv[1:]]))
+    if output.suffix == ".svg":
+        if len(files) > 1:
+            raise ValueError(f"a figure shows one file of results, not {len(files)}")
+        page = figure(files[0])
+    else:
+        page = build(files, " ".join(["transfuse", *sys.argv[1:]]))
     output.write_text(page, encoding="utf-8")
     if as_json:
         print_json({"page": str(output), "bytes": len(page.encode())})

@@ -67,16 +67,9 @@ STATUS = Column("status", "status")
 
 def build(paths: list[Path], command: str) -> str:
     """The page for these files; ``command`` is what made it, as a reader would type it."""
-    jinja2, offline = _optional("jinja2"), _optional("plotly.offline")
+    offline = _optional("plotly.offline")
     runs, rows = _read(paths)
     here = Path(__file__).parent
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(here),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     scripts = [offline.get_plotlyjs(), (here / "page.js").read_text(encoding="utf-8")]
     ours = {_group(row): row for row in rows if row.variant == OURS}
     labels = _run_labels(runs)
@@ -90,26 +83,47 @@ def build(paths: list[Path], command: str) -> str:
         "looks": LOOKS,
         "runs": {labels[run.id]: _ceilings(run) for _, run in runs},
     }
-    page = environment.get_template("template.html.j2").render(
-        policy=_policy(scripts),
-        style=(here / "style.css").read_text(encoding="utf-8"),
-        scripts=scripts,
-        data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
-        rows=views,
-        text_columns=TEXT_COLUMNS,
-        number_columns=NUMBER_COLUMNS,
-        status=STATUS,
-        filters=_filters(views, variants),
-        outcomes=OUTCOMES,
-        variants=[v for v in variants if v in {row.variant for row in rows}],
-        ours=OURS,
-        looks={v: (i % len(LOOKS), LOOKS[i % len(LOOKS)][-1]) for i, v in enumerate(variants)},
-        verdict=_verdict(views, variants),
-        runs=[_facts(file, run) for file, run in runs],
-        impossible=IMPOSSIBLE,
-        command=command,
+    page = (
+        environment()
+        .get_template("template.html.j2")
+        .render(
+            policy=_policy(scripts),
+            style=(here / "style.css").read_text(encoding="utf-8"),
+            scripts=scripts,
+            data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
+            rows=views,
+            text_columns=TEXT_COLUMNS,
+            number_columns=NUMBER_COLUMNS,
+            status=STATUS,
+            filters=_filters(views, variants),
+            outcomes=OUTCOMES,
+            variants=[v for v in variants if v in {row.variant for row in rows}],
+            ours=OURS,
+            looks={v: (look, LOOKS[look][-1]) for v, look in marks(rows).items()},
+            verdict=_verdict(views, variants),
+            runs=[_facts(file, run) for file, run in runs],
+            impossible=IMPOSSIBLE,
+            command=command,
+        )
     )
     return str(page)
+
+
+def environment() -> Any:
+    """Where templates are found, and how strictly they are filled in."""
+    jinja2 = _optional("jinja2")
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def marks(rows: list[Row]) -> dict[str, int]:
+    """The look of each variant, by number."""
+    return {name: at % len(LOOKS) for at, name in enumerate(_variants(rows))}
 
 
 def _optional(module: str) -> Any:

@@ -18,6 +18,8 @@ from transfuse.stages import conv_transpose, sigmoid
         ("n8 ci64 co64 i16x16 k4 s2 p1 fp16 channels_last cuda", (), True),
         ("n8 ci64 co64 i16x16 k2 s2 bf16 channels_last cuda", (), True),
         ("n1 ci512 co512 i1x1 k4 s2 p1 fp16 cuda", (), True),  # contiguous and channels_last
+        ("n1 ci64 co128 i248x216 k1 fp16 cuda", (), True),  # a product of matrices
+        ("n1 ci64 co32 i24x24x24 k2 s2 fp16 channels_last cuda", (), True),
         ("n64 ci100 co512 i1x1 k4 fp16 cuda", (), False),
         ("n8 ci64 co32 i16x16 k4 s2 p1 fp16 channels_last cuda", (), False),
         ("n8 ci64 co64 i16x16 k4 s2 p1 fp16 cuda", (), False),

@@ -118,10 +118,13 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
 
 def _yields(chain: Chain, problem: Problem) -> str:
     """Why cuDNN is to be preferred, where it is: measured on 115 layers of published models."""
-    bare = len(chain.stages) == 1 and problem.dtype in ("fp16", "bf16")
-    many = problem.out_channels // problem.groups >= 64
+    if len(chain.stages) > 1 or problem.dtype not in ("fp16", "bf16"):
+        return ""
+    if {*problem.kernel, *problem.stride} == {1}:
+        return "cuDNN multiplies in place, where this backend copies input and weights"
+    many = problem.out_channels // problem.groups >= (32 if problem.rank == 3 else 64)
     # One position of one sample lies either way, and its weights most likely as cuDNN wants them.
     lone = problem.batch * prod(problem.spatial) == 1
-    if bare and many and (problem.layout == "channels_last" or lone):
+    if many and (problem.layout == "channels_last" or lone):
         return "cuDNN reads channels_last in place, where this backend copies input and weights"
     return ""
