@@ -67,7 +67,7 @@ STATUS = Column("status", "status")
 
 def build(paths: list[Path], command: str) -> str:
     """The page for these files; ``command`` is what made it, as a reader would type it."""
-    offline = _optional("plotly.offline")
+    templates, offline = environment(), _optional("plotly.offline")
     runs, rows = _read(paths)
     here = Path(__file__).parent
     scripts = [offline.get_plotlyjs(), (here / "page.js").read_text(encoding="utf-8")]
