@@ -83,28 +83,24 @@ def build(paths: list[Path], command: str) -> str:
         "looks": LOOKS,
         "runs": {labels[run.id]: _ceilings(run) for _, run in runs},
     }
-    page = (
-        environment()
-        .get_template("template.html.j2")
-        .render(
-            policy=_policy(scripts),
-            style=(here / "style.css").read_text(encoding="utf-8"),
-            scripts=scripts,
-            data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
-            rows=views,
-            text_columns=TEXT_COLUMNS,
-            number_columns=NUMBER_COLUMNS,
-            status=STATUS,
-            filters=_filters(views, variants),
-            outcomes=OUTCOMES,
-            variants=[v for v in variants if v in {row.variant for row in rows}],
-            ours=OURS,
-            looks={v: (look, LOOKS[look][-1]) for v, look in marks(rows).items()},
-            verdict=_verdict(views, variants),
-            runs=[_facts(file, run) for file, run in runs],
-            impossible=IMPOSSIBLE,
-            command=command,
-        )
+    page = templates.get_template("template.html.j2").render(
+        policy=_policy(scripts),
+        style=(here / "style.css").read_text(encoding="utf-8"),
+        scripts=scripts,
+        data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
+        rows=views,
+        text_columns=TEXT_COLUMNS,
+        number_columns=NUMBER_COLUMNS,
+        status=STATUS,
+        filters=_filters(views, variants),
+        outcomes=OUTCOMES,
+        variants=[v for v in variants if v in {row.variant for row in rows}],
+        ours=OURS,
+        looks={v: (look, LOOKS[look][-1]) for v, look in marks(rows).items()},
+        verdict=_verdict(views, variants),
+        runs=[_facts(file, run) for file, run in runs],
+        impossible=IMPOSSIBLE,
+        command=command,
     )
     return str(page)
 
