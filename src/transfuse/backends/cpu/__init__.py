@@ -58,7 +58,7 @@ class Cpu:
         x, weight = x.resolve_neg(), weight.resolve_neg()
         flat = {k: v.contiguous().resolve_neg() for k, v in operands.items()}
         program = ready.program(x, out, flat)
-        kept = packed(core, program, weight)
+        kept = packed(core, program, weight, count)
         program.weights, program.careful = kept.address, kept.careful
         library.check(core, core.transfuse_run(program, count))
         return out

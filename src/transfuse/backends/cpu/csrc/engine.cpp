@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "convolution.h"
+#include "digest.h"
 #include "division.h"
 #include "output.h"
 #include "parallel.h"
@@ -390,6 +391,6 @@ static void pack_weights(const transfuse_program& p, const void* weights, const 
 }
 
 extern const transfuse_engine ENGINE;
-const transfuse_engine ENGINE = {run, packed_bytes, pack_weights};
+const transfuse_engine ENGINE = {run, packed_bytes, pack_weights, digest};
 
 }  // namespace TF_NAMESPACE
