@@ -250,7 +250,7 @@ template <class T> class Convolution {
 
     // The sums of the rows of one phase along each axis, and their taps.
     void list_sums(const Reads& depth, const Box& box, const WidthPhase& phase, int64_t pd, int64_t ph) {
-        const int64_t unit = p.in_channels / p.groups * wide();
+        const int64_t cig = p.in_channels / p.groups;
         sums.clear();
         taps.clear();
         for (const RowSum& row : row_sums[ph])
@@ -261,7 +261,7 @@ template <class T> class Convolution {
                         for (const auto& e : phase.taps) {
                             const int64_t in_copy = (a.input - depth.lo) * plane_rows + b.input;
                             const int64_t k = (a.tap * tap_rows + b.tap) * p.kernel[2] + e.tap;
-                            taps.push_back({in_copy * slab() + e.input - first_column, k * unit});
+                            taps.push_back({in_copy * slab() + e.input - first_column, k * cig});
                         }
                 const int64_t line = d * box.size(1) + row.row;
                 if (row.first || taps.size() > begin)
@@ -276,28 +276,30 @@ template <class T> class Convolution {
         // Input channels by parts, so that the weights of a part stay in the second-level cache.
         const int64_t phases = p.stride[0] * p.stride[1] * p.stride[2];
         const int64_t some = std::max<int64_t>(1, p.kernel[0] * p.kernel[1] * p.kernel[2] / phases);
-        int64_t part = std::max<int64_t>(16, PART_BYTES / int64_t(sizeof(T)) / (some * wide()) / 8 * 8);
+        int64_t part = std::max<int64_t>(16, PART_BYTES / int64_t(sizeof(T)) / (some * 2 * LANES<T>) / 8 * 8);
         if (part * 2 > cig) part = cig;
-        const int64_t blocks = narrow ? p.groups : channels.slots / wide();
+        const int64_t per_group = p.out_channels / p.groups;
+        const int64_t padded = narrow ? per_group : channels.padded;
         if (narrow) part = cig;
-        const auto add = wide() == LANES<T> ? row<T, 1> : row<T, 2>;
-        for (int64_t block = 0; block < blocks; block++) {
-            const int64_t group = narrow ? block : block * wide() / channels.padded;
-            const T* weights = static_cast<const T*>(p.weights) + block * all_taps * cig * wide();
+        for (int64_t slot = 0, wide; slot < padded * p.groups; slot += wide) {
+            const int64_t group = slot / padded;
+            wide = narrow ? per_group : block_width<T>(per_group, slot % padded);
+            const auto add = wide == LANES<T> ? row<T, 1> : row<T, 2>;
+            const T* weights = static_cast<const T*>(p.weights) + slot * all_taps * cig;
             for (int64_t c0 = 0; c0 < cig; c0 += part) {
                 const int count = int(std::min(part, cig - c0));
                 const T* x = copy.get() + (group * cig + c0) * pitch;
-                const T* w = weights + c0 * wide();
+                const T* w = weights + c0 * wide;
                 for (const Sum& sum : sums) {
                     const Tap* t = taps.data() + sum.begin;
                     const int met = int(sum.end - sum.begin);
                     const int64_t position = sum.line * box.size(2) + phase.start - box.lo[2];
                     const int64_t second = sum.second * box.size(2) * channels.slots;
-                    T* s = tile.values + position * channels.slots + block * wide();
+                    T* s = tile.values + position * channels.slots + slot;
                     if (narrow)
                         narrow_row(phase, t, met, x, w, s);
                     else if (p.careful)
-                        careful_row(phase, t, met, x, count, w, s, c0 == 0);
+                        careful_row(phase, t, met, x, count, w, wide, s, c0 == 0);
                     else
                         add(x, phase.count, t, met, count, pitch, w, s, step(),
                             {sum.first && c0 == 0, second, sum.minus});
@@ -306,22 +308,18 @@ template <class T> class Convolution {
         }
     }
 
-    int wide() const {
-        const int64_t per_group = p.out_channels / p.groups;
-        return narrow ? int(per_group) : vectors<T>(per_group) * LANES<T>;
-    }
     int64_t step() const { return p.stride[2] * channels.slots; }
 
     // One position after another, each with the taps that meet an input: with weights that are not
     // finite, a product with a zero that stands for no input would be NaN.
     void careful_row(const WidthPhase& phase, const Tap* t, int count, const T* x, int some_channels, const T* w,
-                     T* s, bool first) {
+                     int64_t wide, T* s, bool first) {
         std::vector<Tap> met;
         for (int64_t q = 0; q < phase.count; q++, s += step()) {
             met.clear();
             for (int i = 0; i < count; i++)
                 if (exists(phase, i, q)) met.push_back(t[i]);
-            auto one = wide() == LANES<T> ? block<T, 1, 1> : block<T, 1, 2>;
+            auto one = wide == LANES<T> ? block<T, 1, 1> : block<T, 1, 2>;
             one(x + q, met.data(), int(met.size()), some_channels, pitch, w, s, 0, {first, 0, false});
         }
     }
@@ -342,7 +340,7 @@ template <class T> class Convolution {
 
     // A group of few output channels: vectors of positions, each channel in registers of its own.
     void narrow_row(const WidthPhase& phase, const Tap* t, int count, const T* x, const T* w, T* s) {
-        switch (wide()) {
+        switch (p.out_channels / p.groups) {
             case 1: return narrow_row<1>(phase, t, count, x, w, s);
             case 2: return narrow_row<2>(phase, t, count, x, w, s);
             case 3: return narrow_row<3>(phase, t, count, x, w, s);
@@ -359,7 +357,7 @@ template <class T> class Convolution {
             for (int i = 0; i < count; i++)
                 for (int64_t c = 0; c < cig; c++) {
                     const T* xp = x + t[i].x + c * pitch + q;
-                    const T* wp = w + t[i].w + c * C;
+                    const T* wp = w + (t[i].w + c) * C;
 #pragma GCC unroll 4
                     for (int j = 0; j < N; j++) {
                         Vec<T> xv = load(xp + j * L);

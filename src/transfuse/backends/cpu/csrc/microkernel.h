@@ -6,7 +6,7 @@
 
 namespace TF_NAMESPACE {
 
-// Where a tap finds its inputs, relative to the first position, and its weights.
+// Where a tap finds its inputs, relative to the first position, and its weights, in lines of a block.
 struct Tap {
     int64_t x, w;
 };
@@ -20,7 +20,7 @@ struct To {
 };
 
 // M positions times N vectors of channels, accumulated in registers.
-//   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * cs + i] * w[t.w + c * N*LANES + j]
+//   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * cs + i] * w[(t.w + c) * N*LANES + j]
 // and the same sum is added to a second place, or taken from it.
 template <class T, int M, int N>
 static void block(const T* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
@@ -33,7 +33,7 @@ static void block(const T* __restrict x, const Tap* taps, int count, int channel
         for (int j = 0; j < N; j++) acc[i][j] = Vec<T>{};
     for (int t = 0; t < count; t++) {
         const T* xp = x + taps[t].x;
-        const T* wp = w + taps[t].w;
+        const T* wp = w + taps[t].w * (N * L);
         for (int c = 0; c < channels; c++) {
             Vec<T> wv[N];
 #pragma GCC unroll 4
