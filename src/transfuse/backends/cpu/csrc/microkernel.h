@@ -80,7 +80,7 @@ template <class T, int N> static Block<T> block_of(int positions) {
     return table[positions - 1];
 }
 
-constexpr int TERMS = 64;  // about so many in a sum before it joins the others: keeps rounding small
+constexpr int TERMS = 128;  // about so many in a sum before it joins the others: keeps rounding small
 
 // A row of n positions. The remainder is shared between the last two blocks, so none is tiny. A block's
 // short sums are added up while it is in the first-level cache.

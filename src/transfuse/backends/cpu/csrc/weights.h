@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "convert.h"
+#include "memory.h"
 #include "pairs.h"
 #include "tile.h"
 
@@ -69,6 +70,7 @@ static void pack(const transfuse_program& p, const void* weights, const int64_t*
     const auto mixed = paired ? Pairs(p).mixed : std::vector<MixedWeights>();
     std::vector<T> line(2 * LANES<T>), taps(3 * line.size());
     bool tame = true;
+    expect_writes(to, packed_size<T>(p) * sizeof(T));
     for (int64_t g = 0; g < p.groups; g++)
         for (int64_t o = 0, block; o < padded; o += block) {
             block = narrow ? cog : block_width<T>(cog, o);
