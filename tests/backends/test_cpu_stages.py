@@ -393,7 +393,11 @@ WINDOWS: list[tuple[Stage, ...]] = [
     (avg_pool(5, 4, 2), group_norm(1), max_pool(3)),
 ]
 CROWDED: list[tuple[str, tuple[Stage, ...]]] = [
-    *((f"n1 ci1 co{co} i15x14 k2", w) for co in (40, 90, 200, 450, 1000, 2000) for w in WINDOWS),
+    *(
+        (f"n1 ci1 co{co} i15x14 k2", w)
+        for co in (40, 64, 90, 192, 200, 450, 1000, 2000)
+        for w in WINDOWS
+    ),
     *((f"n1 ci1 co{co} i8x7x6 k2", w) for co in (20, 60, 150, 400, 900) for w in WINDOWS[:3]),
     ("n1 ci2 co192 i16x16x16 k2", (batch_norm(), max_pool(6))),
     ("n1 ci1 co90 i40x40 k1", (max_pool(15, 15, 7), batch_norm())),

@@ -22,6 +22,7 @@ struct Reads {
     std::vector<std::vector<Meets>> of;  // by output - lo; only inputs that exist
     int64_t lo = INT64_MAX, hi = INT64_MIN;  // inputs met at all
 
+    Reads() = default;
     Reads(const transfuse_program& p, int axis, int64_t inputs, int64_t from, int64_t to) {
         for (int64_t o = from; o < to; o++) {
             of.emplace_back();
@@ -65,48 +66,62 @@ static std::vector<WidthPhase> width_phases(const transfuse_program& p, int64_t 
 
 template <class T> class Convolution {
   public:
-    Convolution(const transfuse_program& program, const void* input, int element, const int64_t* strides,
+    Convolution(const Layer& layer, const void* input, int element, const int64_t* strides,
                 const int64_t* inputs)
-        : p(program), input(input), element(element), channels(conv_channels<T>(program)) {
+        : p(layer), input(input), element(element), channels(conv_channels<T>(layer)) {
         for (int i = 0; i < 5; i++) stride[i] = strides[i];
         for (int a = 0; a < 3; a++) n[a] = inputs[a];
         narrow = is_narrow<T>(p);
-        tap_rows = packed_rows<T>(p);
-        const T* weights = static_cast<const T*>(p.weights);
-        if (is_paired<T>(p) && !p.careful && weights[packed_size<T>(p) - 1] != 0) pairs.reset(new Pairs(p));
+        if (p.paired) pairs.reset(new Pairs(p));
     }
-
-    const Channels& out_channels() const { return channels; }
 
     // All outputs of tile.box of sample tile.n, into tile.values.
     void operator()(Tile<T>& tile) {
         tile.channels = channels;
         const Box& box = tile.box;
-        Reads depth(p, 0, n[0], box.lo[0], box.hi[0]), height(p, 1, n[1], box.lo[1], box.hi[1]);
-        std::vector<WidthPhase> phases = width_phases(p, n[2], box.lo[2], box.hi[2]);
-        list_rows(height, box, pairs != nullptr);
-        copy_inputs(tile.n, depth, height, phases);
-        if (pairs && !is_tame(depth, height)) list_rows(height, box, false);
-        mix_inputs(depth, height);
+        if (tile.n != sample || !(box == copied_box)) read(tile.n, box);
         for (const WidthPhase& phase : phases)
             // Rows with the same phase use the same weights: one after another, while these are cached.
             for (int64_t pd = 0; pd < std::min(p.stride[0], box.size(0)); pd++)
                 for (int64_t ph = 0; ph < std::min(p.stride[1], box.size(1)); ph++) {
-                    list_sums(depth, box, phase, pd, ph);
+                    list_sums(box, phase, pd, ph);
                     add_up(tile, phase);
                 }
     }
 
   private:
-    const transfuse_program& p;
+    const Layer& p;
     const void* input;
     int element;
     Channels channels;
-    int64_t stride[5], n[3], tap_rows;
+    int64_t stride[5], n[3];
     bool narrow;
     std::unique_ptr<Pairs> pairs;
     Buffer<T> copy;  // [depth][row][channel][width], zeros beyond the width's ends; mixed rows come last
     int64_t copied = 0, pitch = 0, first_column = 0, plane_rows = 0;
+
+    // What was read last: the parts of a tile's channels need the same.
+    int64_t sample = -1;
+    Box copied_box = {};
+    Reads depth, height;
+    std::vector<WidthPhase> phases;
+
+    void read(int64_t from, const Box& box) {
+        sample = -1;  // until all is done
+        depth = Reads(p, 0, n[0], box.lo[0], box.hi[0]);
+        height = Reads(p, 1, n[1], box.lo[1], box.hi[1]);
+        phases = width_phases(p, n[2], box.lo[2], box.hi[2]);
+        list_rows(box, pairs != nullptr);
+        copy_inputs(from);
+        if (pairs && !is_tame()) {
+            const int64_t rows = plane_rows;
+            list_rows(box, false);
+            plane_rows = rows;  // as they were copied
+        }
+        mix_inputs();
+        sample = from;
+        copied_box = box;
+    }
 
     // A sum over taps for one row of the box or for two; `met` are rows of a plane of the copy.
     struct RowSum {
@@ -130,14 +145,14 @@ template <class T> class Convolution {
     std::vector<Tap> taps;
 
     // The sums of every row of the box, by their phase; rows in pairs where that takes fewer products.
-    void list_rows(const Reads& height, const Box& box, bool paired) {
+    void list_rows(const Box& box, bool paired) {
         const int64_t s = p.stride[1], rows = box.size(1);
         row_sums.assign(std::min(s, rows), {});
         mixed_rows.clear();
         for (int64_t phase = 0; phase < int64_t(row_sums.size()); phase++) {
             std::vector<RowSum> parts[PARTS];
             for (int64_t h = phase; h < rows; h += s) {
-                if (paired && h + s < rows && pair(height, box, h, parts)) {
+                if (paired && h + s < rows && pair(box, h, parts)) {
                     h += s;
                     continue;
                 }
@@ -152,7 +167,7 @@ template <class T> class Convolution {
     }
 
     // Rows h and h + stride together, unless one after the other is as good.
-    bool pair(const Reads& height, const Box& box, int64_t h, std::vector<RowSum> (&parts)[PARTS]) {
+    bool pair(const Box& box, int64_t h, std::vector<RowSum> (&parts)[PARTS]) {
         const int64_t s = p.stride[1], at = box.lo[1] + h + p.padding[1], phase = at % s;
         const size_t one_by_one = height.of[h].size() + height.of[h + s].size();
         const int64_t first = (at - pairs->last_tap[phase] * p.dilation[1]) / s;
@@ -179,8 +194,7 @@ template <class T> class Convolution {
 
     int64_t slab() const { return p.in_channels * pitch; }
 
-    void copy_inputs(int64_t sample, const Reads& depth, const Reads& height,
-                     const std::vector<WidthPhase>& phases) {
+    void copy_inputs(int64_t from_sample) {
         int64_t lo = INT64_MAX, hi = INT64_MIN;
         for (const WidthPhase& phase : phases)
             for (const auto& meets : phase.taps) {
@@ -203,7 +217,7 @@ template <class T> class Convolution {
             for (int64_t h = height.lo; h < height.hi; h++)
                 for (int64_t c = 0; c < p.in_channels; c++, to += pitch) {
                     std::fill(to, to + (from - lo), T(0));
-                    int64_t at = sample * stride[0] + c * stride[1] + d * stride[2] + h * stride[3] +
+                    int64_t at = from_sample * stride[0] + c * stride[1] + d * stride[2] + h * stride[3] +
                                  from * stride[4];
                     if (until > from) load_row(element, input, at, stride[4], until - from, to + (from - lo));
                     std::fill(to + (std::max(until, from) - lo), to + pitch, T(0));
@@ -212,7 +226,7 @@ template <class T> class Convolution {
     }
 
     // Whether sums and differences of the copied inputs are as good as the inputs.
-    bool is_tame(const Reads& depth, const Reads& height) const {
+    bool is_tame() const {
         const int64_t size = (height.hi - height.lo) * slab();
         bool tame = true;
         for (int64_t d = 0; d < depth.hi - depth.lo; d++) {
@@ -231,7 +245,7 @@ template <class T> class Convolution {
     }
 
     // The mixed rows of every plane: each is a sum or a difference of two slabs [channel][width].
-    void mix_inputs(const Reads& depth, const Reads& height) {
+    void mix_inputs() {
         const int64_t size = slab();
         for (int64_t d = 0; d < depth.hi - depth.lo; d++) {
             const T* plane = copy.get() + d * plane_rows * size;
@@ -249,7 +263,7 @@ template <class T> class Convolution {
     }
 
     // The sums of the rows of one phase along each axis, and their taps.
-    void list_sums(const Reads& depth, const Box& box, const WidthPhase& phase, int64_t pd, int64_t ph) {
+    void list_sums(const Box& box, const WidthPhase& phase, int64_t pd, int64_t ph) {
         const int64_t cig = p.in_channels / p.groups;
         sums.clear();
         taps.clear();
@@ -260,7 +274,7 @@ template <class T> class Convolution {
                     for (const auto& b : row.met)
                         for (const auto& e : phase.taps) {
                             const int64_t in_copy = (a.input - depth.lo) * plane_rows + b.input;
-                            const int64_t k = (a.tap * tap_rows + b.tap) * p.kernel[2] + e.tap;
+                            const int64_t k = (a.tap * p.tap_rows + b.tap) * p.kernel[2] + e.tap;
                             taps.push_back({in_copy * slab() + e.input - first_column, k * cig});
                         }
                 const int64_t line = d * box.size(1) + row.row;
@@ -272,7 +286,6 @@ template <class T> class Convolution {
     void add_up(Tile<T>& tile, const WidthPhase& phase) {
         const Box& box = tile.box;
         const int64_t cig = p.in_channels / p.groups;
-        const int64_t all_taps = p.kernel[0] * tap_rows * p.kernel[2];
         // Input channels by parts, so that the weights of a part stay in the second-level cache.
         const int64_t phases = p.stride[0] * p.stride[1] * p.stride[2];
         const int64_t some = std::max<int64_t>(1, p.kernel[0] * p.kernel[1] * p.kernel[2] / phases);
@@ -281,11 +294,12 @@ template <class T> class Convolution {
         const int64_t per_group = p.out_channels / p.groups;
         const int64_t padded = narrow ? per_group : channels.padded;
         if (narrow) part = cig;
+        const T* first = static_cast<const T*>(p.weights) + tile.part * padded * p.groups * p.taps() * cig;
         for (int64_t slot = 0, wide; slot < padded * p.groups; slot += wide) {
             const int64_t group = slot / padded;
             wide = narrow ? per_group : block_width<T>(per_group, slot % padded);
             const auto add = wide == LANES<T> ? row<T, 1> : row<T, 2>;
-            const T* weights = static_cast<const T*>(p.weights) + slot * all_taps * cig;
+            const T* weights = first + slot * p.taps() * cig;
             for (int64_t c0 = 0; c0 < cig; c0 += part) {
                 const int count = int(std::min(part, cig - c0));
                 const T* x = copy.get() + (group * cig + c0) * pitch;

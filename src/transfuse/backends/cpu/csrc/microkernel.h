@@ -80,15 +80,17 @@ template <class T, int N> static Block<T> block_of(int positions) {
     return table[positions - 1];
 }
 
-constexpr int TERMS = 128;  // about so many in a sum before it joins the others: keeps rounding small
+// About so many terms in a sum before it joins the others: keeps rounding below torch's, whose sums are
+// shorter too where taps have few channels.
+static inline int terms(int channels) { return channels < 32 ? 64 : 128; }
 
 // A row of n positions. The remainder is shared between the last two blocks, so none is tiny. A block's
 // short sums are added up while it is in the first-level cache.
 template <class T, int N>
 static void row(const T* x, int64_t n, const Tap* taps, int count, int channels, int64_t cs, const T* w, T* s,
                 int64_t ps, To to) {
-    const int taps_at_once = std::max(1, TERMS / channels);
-    const int parts = std::max(1, (channels + TERMS / 2) / TERMS), part = (channels + parts - 1) / parts;
+    const int most = terms(channels), taps_at_once = std::max(1, most / channels);
+    const int parts = std::max(1, (channels + most / 2) / most), part = (channels + parts - 1) / parts;
     while (n > 0) {
         const int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
         const auto sum = block_of<T, N>(m);

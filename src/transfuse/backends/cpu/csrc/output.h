@@ -36,7 +36,7 @@ template <class T> static void write(const transfuse_program& p, Tile<T>& tile) 
     for (int64_t d = tile.box.lo[0]; d < tile.box.hi[0]; d++)
         for (int64_t h = tile.box.lo[1]; h < tile.box.hi[1]; h++) {
             const T* v = tile.at(tile.box.at(d, h, tile.box.lo[2]));
-            const int64_t base = tile.n * st[0] + d * st[2] + h * st[3] + tile.box.lo[2] * st[4];
+            const int64_t base = tile.n * st[0] + tile.first_channel() * st[1] + d * st[2] + h * st[3] + tile.box.lo[2] * st[4];
             if (st[1] == 1 && c.dense()) {  // channels last: as the tile lies
                 for (int64_t w = 0; w < width; w++)
                     store_row(p.element, p.output, base + w * st[4], 1, c.count, v + w * slots);

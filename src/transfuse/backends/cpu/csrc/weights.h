@@ -61,6 +61,32 @@ template <class T> static int64_t packed_size(const transfuse_program& p) {
     return c.slots * taps * (p.in_channels / p.groups) + is_paired<T>(p);
 }
 
+// A program whose output channels are cut into equal parts, each computed by itself: `out_channels` and
+// the shapes that follow from it are a part's, every address the whole's.
+struct Layer : transfuse_program {
+    int64_t parts = 1;
+    int64_t fewest = 1;    // tiles, where there are parts
+    int64_t tap_rows = 0;  // of the packed weights
+    bool paired = false;   // whether rows are, and the weights allow it
+
+    template <class T> static Layer whole(const transfuse_program& p) {
+        Layer layer;
+        static_cast<transfuse_program&>(layer) = p;
+        const T* weights = static_cast<const T*>(p.weights);
+        layer.paired = is_paired<T>(p) && !p.careful && weights[packed_size<T>(p) - 1] != 0;
+        layer.tap_rows = packed_rows<T>(p);
+        return layer;
+    }
+    Layer cut(int64_t into, int64_t fewest) const {
+        Layer layer = *this;
+        layer.parts = into;
+        layer.fewest = fewest;
+        layer.out_channels = out_channels / into;
+        return layer;
+    }
+    int64_t taps() const { return kernel[0] * tap_rows * kernel[2]; }
+};
+
 template <class T>
 static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
