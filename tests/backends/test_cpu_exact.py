@@ -57,6 +57,15 @@ LINES = [
     "n1 ci6 co64 i5x4 k3 d2 fp64",
     "n1 ci512 co512 i40 k4 s2 p1",
     "n1 ci260 co192 i300 k3 s2",
+    # one position: a product of input and weights
+    *(f"n{n} ci5 co3 i1x1 k3x4 s{s}" for n in (1, 2, 3) for s in (1, 3)),
+    "n3 ci70 co40 i1 k9 fp64",
+    "n2 ci33 co65 i1x1x1 k2x3x3",
+    "n2 ci5 co6 i1x1 k3 bf16",
+    "n2 ci6 co4 i1x1 k3 g2",
+    "n2 ci5 co4 i1x1 k3 p1",
+    "n2 ci5 co4 i1x1 k3 s2 op1",
+    "n2 ci5 co4 i1x1 k3 d2",
     # several tiles, cut along each axis
     "n1 ci2 co33 i3001 k3 s2 p1 op1",
     "n2 ci3 co17 i33x47 k3x4 s2 p1",

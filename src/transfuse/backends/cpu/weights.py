@@ -91,13 +91,17 @@ def _pack(core: ctypes.CDLL, program: library.Program, weight: Tensor, threads: 
     original = weight.detach().clone()
     if not _dense(weight.shape, weight.stride()):
         original = original.contiguous()
+    careful = not bool(original.sum().isfinite())
+    return Packed(pack(core, program, original), digest(core, original, threads), careful)
+
+
+def pack(core: ctypes.CDLL, program: library.Program, weight: Tensor) -> Tensor:
+    """Weights in memory of their own, as the core reads them."""
     size = core.transfuse_packed_bytes(program)
     memory = torch.empty(size + 64, dtype=torch.uint8)
     memory = memory[-memory.data_ptr() % 64 :][:size]
-    ci, co, *taps = original.stride()
+    ci, co, *taps = weight.stride()
     strides = library.Strides(ci, co, *(0,) * (3 - len(taps)), *taps)
-    library.check(
-        core, core.transfuse_pack(program, original.data_ptr(), strides, memory.data_ptr())
-    )
-    careful = not bool(original.sum().isfinite())
-    return Packed(memory, digest(core, original, threads), careful)
+    status = core.transfuse_pack(program, weight.data_ptr(), strides, memory.data_ptr())
+    library.check(core, status)
+    return memory
