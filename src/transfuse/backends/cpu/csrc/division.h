@@ -182,7 +182,8 @@ template <class T> class Division {
         const int64_t first[3] = {0, 0, 0};
         const Box box = boxes(begin, fresh, end, tile_at(first, size, at[end].extents))[0];
         int64_t inputs = p.in_channels;
-        for (int a = 0; a < 3; a++) inputs *= (box.size(a) + p.dilation[a] * (p.kernel[a] - 1) - 1) / p.stride[a] + 1;
+        for (int a = 0; a < 3; a++)
+            inputs *= (box.size(a) + p.dilation[a] * (p.kernel[a] - 1) - 1) / p.stride[a] + 1;
         return inputs * int64_t(sizeof(T)) <= COPY_BYTES;
     }
 

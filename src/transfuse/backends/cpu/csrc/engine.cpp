@@ -15,6 +15,7 @@
 namespace TF_NAMESPACE {
 
 constexpr int64_t BLOCK = 4096;  // values that go through several steps in the first-level cache
+constexpr int64_t STREAM_BYTES = 24 << 20;  // of output: what the last-level cache does not keep anyway
 
 template <class T> class Engine {
   public:
@@ -30,10 +31,13 @@ template <class T> class Engine {
 
     void run() {
         int64_t last = 0;  // the output's last element
-        const int64_t sizes[5] = {p.batch, p.parts * at.back().channels.count, at.back().extents[0], at.back().extents[1],
-                                  at.back().extents[2]};
+        const Level& level = at.back();
+        const int64_t sizes[5] = {p.batch, p.parts * level.channels.count, level.extents[0], level.extents[1],
+                                  level.extents[2]};
         for (int i = 0; i < 5; i++) last += (sizes[i] - 1) * p.output_strides[i];
-        expect_writes(p.output, size_t(last) * (p.element == TF_F64 ? 8 : p.element == TF_F32 ? 4 : 2));
+        const int64_t bytes = last * (p.element == TF_F64 ? 8 : p.element == TF_F32 ? 4 : 2);
+        populate(p.output, size_t(bytes), threads);
+        streams = bytes > STREAM_BYTES;
         size_t begin = 0;  // the step before which values lie in memory
         size_t fresh = 0;  // gathering steps before this one are done
         while (true) {
@@ -64,6 +68,7 @@ template <class T> class Engine {
     const Layer p;
     const Division<T> division;
     const std::vector<Level>& at;  // before each step, and after the last
+    bool streams = false;  // whether the output is beyond the caches
     Buffer<T> stored;
     T nowhere = 0;  // stands for: keep nothing but the statistic
     std::vector<std::vector<T>> lines;  // each step's operand by slot
@@ -116,7 +121,7 @@ template <class T> class Engine {
                 i = next;
             }
             if (!keep)
-                write(p, tile);
+                write(p, tile, streams);
             else if (keep != &nowhere)
                 save(tile, end, keep);
         });
