@@ -22,7 +22,7 @@ constexpr int64_t DIGEST_WORDS = DIGEST_BLOCK / 4, DIGEST_SHIFT = 16;
 constexpr int64_t DIGEST_ALONE = 1 << 18;  // bytes that one thread reads while others would wake up
 
 typedef uint32_t Words __attribute__((vector_size(TF_BYTES)));
-typedef uint32_t LooseWords __attribute__((vector_size(TF_BYTES), aligned(4)));
+typedef uint32_t LooseWords __attribute__((vector_size(TF_BYTES), aligned(1), may_alias));
 typedef uint64_t Longs __attribute__((vector_size(TF_BYTES)));
 typedef std::array<std::array<uint32_t, DIGEST_WORDS + DIGEST_SHIFT>, DIGEST_LEVELS> DigestKeys;
 

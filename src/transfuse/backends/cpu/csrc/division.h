@@ -88,7 +88,7 @@ template <class T> class Division {
         // Every tile reads all weights: many of them want many positions to meet, and few tiles.
         const int64_t weights = begin == 0 ? weight_bytes() : 0;
         const bool heavy = weights > HEAVY_BYTES;
-        const int64_t few = FEWEST_TILES / (weights > 8 * HEAVY_BYTES ? 8 : heavy ? 2 : 1);
+        const int64_t few = FEWEST_TILES / (weights > 8 * HEAVY_BYTES ? 8 : 1);
         const int64_t fewest = p.parts > 1 ? p.fewest : few;
         const int64_t smallest = heavy ? TILE_BYTES : TILE_BYTES / 8;
         const int64_t rows = std::min(rows_of_pairs(begin, fresh, end), extents[1]);

@@ -9,12 +9,13 @@
 
 namespace TF_NAMESPACE {
 
-// Fresh memory of many pages: let the kernel hand it out in large ones, 512 times fewer faults.
+// Fresh memory of many pages: let the kernel hand it out in large ones, 512 times fewer faults. Not a single
+// one: every thread would wait until it is cleared.
 static inline void expect_writes(void* p, size_t bytes) {
 #ifdef MADV_HUGEPAGE
     const uintptr_t page = 2 << 20, first = (uintptr_t(p) + page - 1) & ~(page - 1);
     const uintptr_t last = (uintptr_t(p) + bytes) & ~(page - 1);
-    if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+    if (last > first + page) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #else
     (void)p, (void)bytes;
 #endif
