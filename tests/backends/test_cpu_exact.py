@@ -49,6 +49,23 @@ LINES = [
     "n2 ci32 co33 i3x5x6 k3x5x3 s2 p1x2x1",
     "n1 ci32 co65 i40x50 k3x7",
     "n1 ci70 co33 i31x20 k4 s2 p1 op1",
+    # few positions: output channels in parts, of one tile and of several, of paired rows
+    *(f"n1 ci3 co{co} i4x3 k3 s2 p1" for co in (32, 48, 64, 96, 192)),
+    "n2 ci5 co128 i2 k5 s3 p1 op2",
+    "n1 ci33 co256 i5x6 k4 s2 p1",
+    "n3 ci40 co160 i3x4x4 k3 s2 p1 op1",
+    "n1 ci6 co64 i5x4 k3 d2 fp64",
+    "n1 ci512 co512 i40 k4 s2 p1",
+    "n1 ci260 co192 i300 k3 s2",
+    # one position: a product of input and weights
+    *(f"n{n} ci5 co3 i1x1 k3x4 s{s}" for n in (1, 2, 3) for s in (1, 3)),
+    "n3 ci70 co40 i1 k9 fp64",
+    "n2 ci33 co65 i1x1x1 k2x3x3",
+    "n2 ci5 co6 i1x1 k3 bf16",
+    "n2 ci6 co4 i1x1 k3 g2",
+    "n2 ci5 co4 i1x1 k3 p1",
+    "n2 ci5 co4 i1x1 k3 s2 op1",
+    "n2 ci5 co4 i1x1 k3 d2",
     # several tiles, cut along each axis
     "n1 ci2 co33 i3001 k3 s2 p1 op1",
     "n2 ci3 co17 i33x47 k3x4 s2 p1",
@@ -194,9 +211,10 @@ def test_nan_and_inf_reach_what_they_touch(isa: str, problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("tensor", ["input", "weights"])
-def test_large_values_do_not_overflow_on_the_way(isa: str, tensor: str) -> None:
+@pytest.mark.parametrize("line", ["n1 ci32 co16 i8x5 k3 p1", "n1 ci32 co16 i5x6x4 k3 s2 p1"])
+def test_large_values_do_not_overflow_on_the_way(isa: str, line: str, tensor: str) -> None:
     """Rows in pairs add inputs, and weights, that a definition never adds."""
-    problem = Problem.parse("n1 ci32 co16 i8x5 k3 p1")
+    problem = Problem.parse(line)
     x, w, b = integers(problem, bound=1)
     large, small = (x, w) if tensor == "input" else (w, x)
     large *= 2.0**127

@@ -388,6 +388,22 @@ def test_one_weight_under_several_options() -> None:
             torch.testing.assert_close(y, F.conv_transpose2d(F.avg_pool2d(x, pool), w))
 
 
+def test_one_position_keeps_no_weights() -> None:
+    """There the weights are read as they lie."""
+    weights._kept.clear()
+    x, w, b = torch.randn(5, 3, 1, 1), fresh_weight(), torch.randn(4)
+    for layout in (torch.clone, inside):
+        v = layout(w)
+        for _ in range(2):
+            y = transfuse.conv_transpose2d(x, v, b, backend="cpu")
+            torch.testing.assert_close(y, F.conv_transpose2d(x, v, b))
+            v.mul_(2)
+        assert bool(weights._kept) == (layout is inside)
+    out = torch.empty(5, 4, 3, 6)[..., ::2]
+    transfuse.conv_transpose2d(x, w, b, backend="cpu", out=out)
+    torch.testing.assert_close(out, F.conv_transpose2d(x, w, b))
+
+
 def kept_bytes() -> int:
     return sum(packed.nbytes for _, packed in weights._kept.values())
 

@@ -393,7 +393,11 @@ WINDOWS: list[tuple[Stage, ...]] = [
     (avg_pool(5, 4, 2), group_norm(1), max_pool(3)),
 ]
 CROWDED: list[tuple[str, tuple[Stage, ...]]] = [
-    *((f"n1 ci1 co{co} i15x14 k2", w) for co in (40, 90, 200, 450, 1000, 2000) for w in WINDOWS),
+    *(
+        (f"n1 ci1 co{co} i15x14 k2", w)
+        for co in (40, 64, 90, 192, 200, 450, 1000, 2000)
+        for w in WINDOWS
+    ),
     *((f"n1 ci1 co{co} i8x7x6 k2", w) for co in (20, 60, 150, 400, 900) for w in WINDOWS[:3]),
     ("n1 ci2 co192 i16x16x16 k2", (batch_norm(), max_pool(6))),
     ("n1 ci1 co90 i40x40 k1", (max_pool(15, 15, 7), batch_norm())),
@@ -562,13 +566,14 @@ def test_refusal(before: list[Stage], then: list[Stage], reason: str) -> None:
 
 def test_a_plain_convolution_of_few_positions_is_left_to_torch() -> None:
     """It serves when asked for by name; the automatic choice passes it over."""
-    few = Problem.parse("n64 ci100 co32 i1x1 k4")
+    few, one = Problem.parse("n64 ci100 co32 i2x2 k4"), Problem.parse("n64 ci100 co32 i1x1 k4")
     assert "so few positions" in BACKEND.verdict(chain_of(few), few).yields
     assert choose(chain_of(few), few).name == "eager"
     assert choose(chain_of(few), few, "cpu").name == "cpu"
     strided, many = Problem.parse("n64 ci100 co32 i1x1 k4 s2"), Problem.parse("n1 ci3 co5 i4x8 k3")
     for chain, line in (
         (chain_of(few, tanh()), few),
+        (chain_of(one), one),  # a product of matrices
         (chain_of(strided), strided),
         (chain_of(many), many),
     ):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from transfuse.backends.base import Verdict
-from transfuse.backends.cpu import library, lower, threads
-from transfuse.backends.cpu.weights import packed
+from transfuse.backends.cpu import library, lower, single, threads
+from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan, fused
@@ -56,9 +56,12 @@ class Cpu:
         if not out.numel():
             return out
         x, weight = x.resolve_neg(), weight.resolve_neg()
+        if ready.product and weight.is_contiguous() and out.is_contiguous():
+            _multiply(core, count, ready.product, x, weight, out)
+            return out if not operands else out.add_(_column(next(iter(operands.values())), out))
         flat = {k: v.contiguous().resolve_neg() for k, v in operands.items()}
         program = ready.program(x, out, flat)
-        kept = packed(core, program, weight)
+        kept = packed(core, program, weight, count)
         program.weights, program.careful = kept.address, kept.careful
         library.check(core, core.transfuse_run(program, count))
         return out
@@ -79,17 +82,21 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
     reason = next(filter(None, map(lower.refusal, plans)), "")
     # A tile holds positions of one sample: with so few, torch's product over all of them is faster.
     small = len(chain.stages) == 1 and set(problem.stride) == {1} and prod(problem.spatial) < 32
+    small = small and not single.serves(chain, problem)
     return Verdict(reason, "torch is as fast at stride 1 on so few positions" if small else "")
 
 
 class _Ready:
     """A plan as the core takes it; of a call's own there are only addresses and strides to fill in.
 
-    ``assumes``: whether operands that are not finite need another plan.
+    ``assumes``: whether operands that are not finite need another plan; ``product``: the problem as
+    a product of input and weights, where it is one.
     """
 
     def __init__(self, plan: Plan, assumes: bool) -> None:
         self.assumes = assumes
+        is_product = single.serves(plan.chain, plan.problem)
+        self.product = single.product(plan.problem) if is_product else None
         self.shape = plan.chain.shapes(plan.problem)[-1].dims
         last = plan.problem.layout == "channels_last"
         self.format = CHANNELS_LAST.get(plan.problem.rank) if last else None
@@ -116,6 +123,23 @@ class _Ready:
                 setattr(steps[i], field, operands[name].data_ptr())
             program.steps = steps
         return program
+
+
+def _multiply(
+    core: ctypes.CDLL, count: int, product: Problem, x: Tensor, weight: Tensor, out: Tensor
+) -> None:
+    """Input times weights: these are the core's input, and samples its output channels."""
+    samples = x.reshape(*product.weight[1::-1], 1).transpose(0, 1)
+    signal, result = weight.reshape(product.input.dims), out.view(product.output().dims)
+    program = _ready(single.PRODUCT, product).program(signal, result, {})
+    memory = pack(core, program, samples)
+    program.weights = memory.data_ptr()
+    library.check(core, core.transfuse_run(program, count))
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    """One value per channel."""
+    return values.detach().view(-1, *(1,) * (like.dim() - 2))
 
 
 CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}

@@ -21,6 +21,7 @@ ELEMENTS = ("fp32", "fp64", "fp16", "bf16")
 Three = ctypes.c_int32 * 3
 Sizes = ctypes.c_int64 * 3
 Strides = ctypes.c_int64 * 5
+Digest = ctypes.c_uint64 * 2
 
 
 class Step(ctypes.Structure):
@@ -97,6 +98,7 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_packed_bytes.argtypes = (program,)
     core.transfuse_packed_bytes.restype = ctypes.c_int64
     core.transfuse_pack.argtypes = (program, ctypes.c_void_p, Strides, ctypes.c_void_p)
+    core.transfuse_digest.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, Digest)
     core.transfuse_run.argtypes = (program, ctypes.c_int32)
     return core
 

@@ -22,6 +22,7 @@ struct Reads {
     std::vector<std::vector<Meets>> of;  // by output - lo; only inputs that exist
     int64_t lo = INT64_MAX, hi = INT64_MIN;  // inputs met at all
 
+    Reads() = default;
     Reads(const transfuse_program& p, int axis, int64_t inputs, int64_t from, int64_t to) {
         for (int64_t o = from; o < to; o++) {
             of.emplace_back();
@@ -65,48 +66,62 @@ static std::vector<WidthPhase> width_phases(const transfuse_program& p, int64_t 
 
 template <class T> class Convolution {
   public:
-    Convolution(const transfuse_program& program, const void* input, int element, const int64_t* strides,
+    Convolution(const Layer& layer, const void* input, int element, const int64_t* strides,
                 const int64_t* inputs)
-        : p(program), input(input), element(element), channels(conv_channels<T>(program)) {
+        : p(layer), input(input), element(element), channels(conv_channels<T>(layer)) {
         for (int i = 0; i < 5; i++) stride[i] = strides[i];
         for (int a = 0; a < 3; a++) n[a] = inputs[a];
         narrow = is_narrow<T>(p);
-        tap_rows = packed_rows<T>(p);
-        const T* weights = static_cast<const T*>(p.weights);
-        if (is_paired<T>(p) && !p.careful && weights[packed_size<T>(p) - 1] != 0) pairs.reset(new Pairs(p));
+        if (p.paired) pairs.reset(new Pairs(p));
     }
-
-    const Channels& out_channels() const { return channels; }
 
     // All outputs of tile.box of sample tile.n, into tile.values.
     void operator()(Tile<T>& tile) {
         tile.channels = channels;
         const Box& box = tile.box;
-        Reads depth(p, 0, n[0], box.lo[0], box.hi[0]), height(p, 1, n[1], box.lo[1], box.hi[1]);
-        std::vector<WidthPhase> phases = width_phases(p, n[2], box.lo[2], box.hi[2]);
-        list_rows(height, box, pairs != nullptr);
-        copy_inputs(tile.n, depth, height, phases);
-        if (pairs && !is_tame(depth, height)) list_rows(height, box, false);
-        mix_inputs(depth, height);
+        if (tile.n != sample || !(box == copied_box)) read(tile.n, box);
         for (const WidthPhase& phase : phases)
             // Rows with the same phase use the same weights: one after another, while these are cached.
             for (int64_t pd = 0; pd < std::min(p.stride[0], box.size(0)); pd++)
                 for (int64_t ph = 0; ph < std::min(p.stride[1], box.size(1)); ph++) {
-                    list_sums(depth, box, phase, pd, ph);
+                    list_sums(box, phase, pd, ph);
                     add_up(tile, phase);
                 }
     }
 
   private:
-    const transfuse_program& p;
+    const Layer& p;
     const void* input;
     int element;
     Channels channels;
-    int64_t stride[5], n[3], tap_rows;
+    int64_t stride[5], n[3];
     bool narrow;
     std::unique_ptr<Pairs> pairs;
     Buffer<T> copy;  // [depth][row][channel][width], zeros beyond the width's ends; mixed rows come last
     int64_t copied = 0, pitch = 0, first_column = 0, plane_rows = 0;
+
+    // What was read last: the parts of a tile's channels need the same.
+    int64_t sample = -1;
+    Box copied_box = {};
+    Reads depth, height;
+    std::vector<WidthPhase> phases;
+
+    void read(int64_t from, const Box& box) {
+        sample = -1;  // until all is done
+        depth = Reads(p, 0, n[0], box.lo[0], box.hi[0]);
+        height = Reads(p, 1, n[1], box.lo[1], box.hi[1]);
+        phases = width_phases(p, n[2], box.lo[2], box.hi[2]);
+        list_rows(box, pairs != nullptr);
+        copy_inputs(from);
+        if (pairs && !is_tame()) {
+            const int64_t rows = plane_rows;
+            list_rows(box, false);
+            plane_rows = rows;  // as they were copied
+        }
+        mix_inputs();
+        sample = from;
+        copied_box = box;
+    }
 
     // A sum over taps for one row of the box or for two; `met` are rows of a plane of the copy.
     struct RowSum {
@@ -130,14 +145,14 @@ template <class T> class Convolution {
     std::vector<Tap> taps;
 
     // The sums of every row of the box, by their phase; rows in pairs where that takes fewer products.
-    void list_rows(const Reads& height, const Box& box, bool paired) {
+    void list_rows(const Box& box, bool paired) {
         const int64_t s = p.stride[1], rows = box.size(1);
         row_sums.assign(std::min(s, rows), {});
         mixed_rows.clear();
         for (int64_t phase = 0; phase < int64_t(row_sums.size()); phase++) {
             std::vector<RowSum> parts[PARTS];
             for (int64_t h = phase; h < rows; h += s) {
-                if (paired && h + s < rows && pair(height, box, h, parts)) {
+                if (paired && h + s < rows && pair(box, h, parts)) {
                     h += s;
                     continue;
                 }
@@ -152,7 +167,7 @@ template <class T> class Convolution {
     }
 
     // Rows h and h + stride together, unless one after the other is as good.
-    bool pair(const Reads& height, const Box& box, int64_t h, std::vector<RowSum> (&parts)[PARTS]) {
+    bool pair(const Box& box, int64_t h, std::vector<RowSum> (&parts)[PARTS]) {
         const int64_t s = p.stride[1], at = box.lo[1] + h + p.padding[1], phase = at % s;
         const size_t one_by_one = height.of[h].size() + height.of[h + s].size();
         const int64_t first = (at - pairs->last_tap[phase] * p.dilation[1]) / s;
@@ -179,8 +194,7 @@ template <class T> class Convolution {
 
     int64_t slab() const { return p.in_channels * pitch; }
 
-    void copy_inputs(int64_t sample, const Reads& depth, const Reads& height,
-                     const std::vector<WidthPhase>& phases) {
+    void copy_inputs(int64_t from_sample) {
         int64_t lo = INT64_MAX, hi = INT64_MIN;
         for (const WidthPhase& phase : phases)
             for (const auto& meets : phase.taps) {
@@ -203,7 +217,7 @@ template <class T> class Convolution {
             for (int64_t h = height.lo; h < height.hi; h++)
                 for (int64_t c = 0; c < p.in_channels; c++, to += pitch) {
                     std::fill(to, to + (from - lo), T(0));
-                    int64_t at = sample * stride[0] + c * stride[1] + d * stride[2] + h * stride[3] +
+                    int64_t at = from_sample * stride[0] + c * stride[1] + d * stride[2] + h * stride[3] +
                                  from * stride[4];
                     if (until > from) load_row(element, input, at, stride[4], until - from, to + (from - lo));
                     std::fill(to + (std::max(until, from) - lo), to + pitch, T(0));
@@ -212,7 +226,7 @@ template <class T> class Convolution {
     }
 
     // Whether sums and differences of the copied inputs are as good as the inputs.
-    bool is_tame(const Reads& depth, const Reads& height) const {
+    bool is_tame() const {
         const int64_t size = (height.hi - height.lo) * slab();
         bool tame = true;
         for (int64_t d = 0; d < depth.hi - depth.lo; d++) {
@@ -231,7 +245,7 @@ template <class T> class Convolution {
     }
 
     // The mixed rows of every plane: each is a sum or a difference of two slabs [channel][width].
-    void mix_inputs(const Reads& depth, const Reads& height) {
+    void mix_inputs() {
         const int64_t size = slab();
         for (int64_t d = 0; d < depth.hi - depth.lo; d++) {
             const T* plane = copy.get() + d * plane_rows * size;
@@ -249,8 +263,8 @@ template <class T> class Convolution {
     }
 
     // The sums of the rows of one phase along each axis, and their taps.
-    void list_sums(const Reads& depth, const Box& box, const WidthPhase& phase, int64_t pd, int64_t ph) {
-        const int64_t unit = p.in_channels / p.groups * wide();
+    void list_sums(const Box& box, const WidthPhase& phase, int64_t pd, int64_t ph) {
+        const int64_t cig = p.in_channels / p.groups;
         sums.clear();
         taps.clear();
         for (const RowSum& row : row_sums[ph])
@@ -260,8 +274,8 @@ template <class T> class Convolution {
                     for (const auto& b : row.met)
                         for (const auto& e : phase.taps) {
                             const int64_t in_copy = (a.input - depth.lo) * plane_rows + b.input;
-                            const int64_t k = (a.tap * tap_rows + b.tap) * p.kernel[2] + e.tap;
-                            taps.push_back({in_copy * slab() + e.input - first_column, k * unit});
+                            const int64_t k = (a.tap * p.tap_rows + b.tap) * p.kernel[2] + e.tap;
+                            taps.push_back({in_copy * slab() + e.input - first_column, k * cig});
                         }
                 const int64_t line = d * box.size(1) + row.row;
                 if (row.first || taps.size() > begin)
@@ -272,32 +286,34 @@ template <class T> class Convolution {
     void add_up(Tile<T>& tile, const WidthPhase& phase) {
         const Box& box = tile.box;
         const int64_t cig = p.in_channels / p.groups;
-        const int64_t all_taps = p.kernel[0] * tap_rows * p.kernel[2];
         // Input channels by parts, so that the weights of a part stay in the second-level cache.
         const int64_t phases = p.stride[0] * p.stride[1] * p.stride[2];
         const int64_t some = std::max<int64_t>(1, p.kernel[0] * p.kernel[1] * p.kernel[2] / phases);
-        int64_t part = std::max<int64_t>(16, PART_BYTES / int64_t(sizeof(T)) / (some * wide()) / 8 * 8);
+        int64_t part = std::max<int64_t>(16, PART_BYTES / int64_t(sizeof(T)) / (some * 2 * LANES<T>) / 8 * 8);
         if (part * 2 > cig) part = cig;
-        const int64_t blocks = narrow ? p.groups : channels.slots / wide();
+        const int64_t per_group = p.out_channels / p.groups;
+        const int64_t padded = narrow ? per_group : channels.padded;
         if (narrow) part = cig;
-        const auto add = wide() == LANES<T> ? row<T, 1> : row<T, 2>;
-        for (int64_t block = 0; block < blocks; block++) {
-            const int64_t group = narrow ? block : block * wide() / channels.padded;
-            const T* weights = static_cast<const T*>(p.weights) + block * all_taps * cig * wide();
+        const T* first = static_cast<const T*>(p.weights) + tile.part * padded * p.groups * p.taps() * cig;
+        for (int64_t slot = 0, wide; slot < padded * p.groups; slot += wide) {
+            const int64_t group = slot / padded;
+            wide = narrow ? per_group : block_width<T>(per_group, slot % padded);
+            const auto add = wide == LANES<T> ? row<T, 1> : row<T, 2>;
+            const T* weights = first + slot * p.taps() * cig;
             for (int64_t c0 = 0; c0 < cig; c0 += part) {
                 const int count = int(std::min(part, cig - c0));
                 const T* x = copy.get() + (group * cig + c0) * pitch;
-                const T* w = weights + c0 * wide();
+                const T* w = weights + c0 * wide;
                 for (const Sum& sum : sums) {
                     const Tap* t = taps.data() + sum.begin;
                     const int met = int(sum.end - sum.begin);
                     const int64_t position = sum.line * box.size(2) + phase.start - box.lo[2];
                     const int64_t second = sum.second * box.size(2) * channels.slots;
-                    T* s = tile.values + position * channels.slots + block * wide();
+                    T* s = tile.values + position * channels.slots + slot;
                     if (narrow)
                         narrow_row(phase, t, met, x, w, s);
                     else if (p.careful)
-                        careful_row(phase, t, met, x, count, w, s, c0 == 0);
+                        careful_row(phase, t, met, x, count, w, wide, s, c0 == 0);
                     else
                         add(x, phase.count, t, met, count, pitch, w, s, step(),
                             {sum.first && c0 == 0, second, sum.minus});
@@ -306,22 +322,18 @@ template <class T> class Convolution {
         }
     }
 
-    int wide() const {
-        const int64_t per_group = p.out_channels / p.groups;
-        return narrow ? int(per_group) : vectors<T>(per_group) * LANES<T>;
-    }
     int64_t step() const { return p.stride[2] * channels.slots; }
 
     // One position after another, each with the taps that meet an input: with weights that are not
     // finite, a product with a zero that stands for no input would be NaN.
     void careful_row(const WidthPhase& phase, const Tap* t, int count, const T* x, int some_channels, const T* w,
-                     T* s, bool first) {
+                     int64_t wide, T* s, bool first) {
         std::vector<Tap> met;
         for (int64_t q = 0; q < phase.count; q++, s += step()) {
             met.clear();
             for (int i = 0; i < count; i++)
                 if (exists(phase, i, q)) met.push_back(t[i]);
-            auto one = wide() == LANES<T> ? block<T, 1, 1> : block<T, 1, 2>;
+            auto one = wide == LANES<T> ? block<T, 1, 1> : block<T, 1, 2>;
             one(x + q, met.data(), int(met.size()), some_channels, pitch, w, s, 0, {first, 0, false});
         }
     }
@@ -342,7 +354,7 @@ template <class T> class Convolution {
 
     // A group of few output channels: vectors of positions, each channel in registers of its own.
     void narrow_row(const WidthPhase& phase, const Tap* t, int count, const T* x, const T* w, T* s) {
-        switch (wide()) {
+        switch (p.out_channels / p.groups) {
             case 1: return narrow_row<1>(phase, t, count, x, w, s);
             case 2: return narrow_row<2>(phase, t, count, x, w, s);
             case 3: return narrow_row<3>(phase, t, count, x, w, s);
@@ -359,7 +371,7 @@ template <class T> class Convolution {
             for (int i = 0; i < count; i++)
                 for (int64_t c = 0; c < cig; c++) {
                     const T* xp = x + t[i].x + c * pitch + q;
-                    const T* wp = w + t[i].w + c * C;
+                    const T* wp = w + (t[i].w + c) * C;
 #pragma GCC unroll 4
                     for (int j = 0; j < N; j++) {
                         Vec<T> xv = load(xp + j * L);

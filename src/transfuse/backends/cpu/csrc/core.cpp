@@ -89,6 +89,10 @@ int transfuse_pack(const transfuse_program* program, const void* weights, const 
     return guarded([&] { choices()[chosen].engine->pack(*program, weights, strides, to); });
 }
 
+int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t* found) {
+    return guarded([&] { choices()[chosen].engine->digest(data, bytes, threads, found); });
+}
+
 int transfuse_run(const transfuse_program* program, int32_t threads) {
     return guarded([&] { choices()[chosen].engine->run(*program, threads); });
 }

@@ -21,6 +21,10 @@ const char* transfuse_isas(void);
 int64_t transfuse_packed_bytes(const transfuse_program* program);
 int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, void* to);
 
+/* 128 bits of some memory: others, but for a chance of 2^-61, if any of its bytes is another. They
+ * hold within a process, for one instruction set. */
+int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t* found);
+
 int transfuse_run(const transfuse_program* program, int32_t threads);
 
 #ifdef __cplusplus

@@ -12,6 +12,8 @@ constexpr int64_t TILE_BYTES = 224 * 1024;  // a tile's values, beside its input
 constexpr int64_t LARGEST_BYTES = 2 << 20;   // of a tile, however wide the stride
 constexpr int64_t HEAVY_BYTES = 512 * 1024;  // weights beyond the second-level cache
 constexpr int64_t FEWEST_TILES = 48;        // so that many threads find work; never by their number
+constexpr int64_t ENOUGH_TILES = 24;        // fewer, and channels are cut into parts
+constexpr int64_t COPY_BYTES = 800 * 1024;  // of inputs, where the parts of a tile's channels share them
 
 // The shape of the values before a step.
 struct Level {
@@ -31,9 +33,30 @@ static bool is_position(int op) { return is_element(op) || op == TF_SOFTMAX; }
 
 template <class T> class Division {
   public:
+    // Output channels in parts, where tiles alone would leave threads without work: few positions, many
+    // weights. Not where a step needs all channels of a position, or a statistic.
+    static Layer parts(const transfuse_program& program, const int64_t* inputs) {
+        const Layer whole = Layer::whole<T>(program);
+        bool separable = program.groups == 1 && !is_narrow<T>(program);
+        for (int i = 0; i < program.steps_count; i++)
+            separable = separable && (program.steps[i].op <= TF_TANH || is_window(program.steps[i].op));
+        Layer found = whole;
+        int64_t most = 0;
+        // Smaller tiles only where parts of two vectors do not do.
+        for (bool small : {false, true})
+            for (int64_t into = 1; separable && into * 2 * LANES<T> <= program.out_channels; into++) {
+                if (into > 1 && program.out_channels % (into * 2 * LANES<T>)) continue;
+                const Layer layer = whole.cut(into, small ? (ENOUGH_TILES + into - 1) / into : 1);
+                const int64_t tiles = Division(layer, inputs).tiles();
+                if (tiles > most) found = layer, most = tiles;
+                if (most >= ENOUGH_TILES) return found;
+            }
+        return found;
+    }
+
     std::vector<Level> at;  // before each step, and after the last
 
-    Division(const transfuse_program& program, const int64_t* inputs) : p(program) {
+    Division(const Layer& layer, const int64_t* inputs) : p(layer) {
         Level level;
         for (int a = 0; a < 3; a++)
             level.extents[a] = (inputs[a] - 1) * p.stride[a] - 2 * p.padding[a] +
@@ -48,6 +71,14 @@ template <class T> class Division {
         at.push_back(level);
     }
 
+    // How many there are of all steps at once.
+    int64_t tiles() const {
+        int64_t size[3], count = p.batch * p.parts;
+        divide(0, 0, size_t(p.steps_count), size);
+        for (int a = 0; a < 3; a++) count *= (at.back().extents[a] + size[a] - 1) / size[a];
+        return count;
+    }
+
     // A division into tiles that depends on the sizes alone.
     void divide(size_t begin, size_t fresh, size_t end, int64_t* size) const {
         const int64_t* extents = at[end].extents;
@@ -55,9 +86,10 @@ template <class T> class Division {
         for (size_t i = begin; i < end; i++)
             if (is_resident(p.steps[i].op)) return;
         // Every tile reads all weights: many of them want many positions to meet, and few tiles.
-        const int64_t weights = begin == 0 ? packed_size<T>(p) * int64_t(sizeof(T)) : 0;
+        const int64_t weights = begin == 0 ? weight_bytes() : 0;
         const bool heavy = weights > HEAVY_BYTES;
-        const int64_t fewest = FEWEST_TILES / (weights > 8 * HEAVY_BYTES ? 8 : heavy ? 2 : 1);
+        const int64_t few = FEWEST_TILES / (weights > 8 * HEAVY_BYTES ? 8 : 1);
+        const int64_t fewest = p.parts > 1 ? p.fewest : few;
         const int64_t smallest = heavy ? TILE_BYTES : TILE_BYTES / 8;
         const int64_t rows = std::min(rows_of_pairs(begin, fresh, end), extents[1]);
         // A block of the microkernel in every phase, however wide the stride: else weights are read for little.
@@ -68,11 +100,15 @@ template <class T> class Division {
             size[1] = rows;
             for (int64_t parts = 1; parts <= extents[2]; parts++) {
                 size[2] = (extents[2] + parts - 1) / parts;
-                if (values(begin, fresh, end, size) * int64_t(sizeof(T)) <= limit) break;
+                if (fits(begin, fresh, end, size, limit)) break;
             }
             grow(begin, fresh, end, limit, rows, size);
             int64_t tiles = p.batch;
-            for (int a = 0; a < 3; a++) tiles *= (extents[a] + size[a] - 1) / size[a];
+            for (int a = 0; a < 3; a++) {
+                const int64_t count = (extents[a] + size[a] - 1) / size[a], by = a == 1 ? rows : 1;
+                size[a] = ((extents[a] + count - 1) / count + by - 1) / by * by;  // none much smaller
+                tiles *= count;
+            }
             if (tiles >= fewest || limit / 2 < std::max(block, smallest)) return;
         }
     }
@@ -131,7 +167,25 @@ template <class T> class Division {
     }
 
   private:
-    const transfuse_program& p;
+    const Layer& p;
+
+    int64_t weight_bytes() const {
+        const int64_t channels = is_narrow<T>(p) ? p.out_channels : at[0].channels.slots;
+        return channels * p.taps() * (p.in_channels / p.groups) * int64_t(sizeof(T));
+    }
+
+    // Whether a tile stays in the second-level cache, and where its inputs are read for several parts of
+    // the channels, they too.
+    bool fits(size_t begin, size_t fresh, size_t end, const int64_t* size, int64_t limit) const {
+        if (values(begin, fresh, end, size) * int64_t(sizeof(T)) > limit) return false;
+        if (p.parts == 1 || size[2] <= TF_ROWS * p.stride[2]) return true;
+        const int64_t first[3] = {0, 0, 0};
+        const Box box = boxes(begin, fresh, end, tile_at(first, size, at[end].extents))[0];
+        int64_t inputs = p.in_channels;
+        for (int a = 0; a < 3; a++)
+            inputs *= (box.size(a) + p.dilation[a] * (p.kernel[a] - 1) - 1) / p.stride[a] + 1;
+        return inputs * int64_t(sizeof(T)) <= COPY_BYTES;
+    }
 
     // Values that the largest of a tile's boxes holds.
     int64_t values(size_t begin, size_t fresh, size_t end, const Box& tile) const {
@@ -161,7 +215,7 @@ template <class T> class Division {
 
     // Rows that a tile grows by: those of whole pairs in every phase of the convolution.
     int64_t rows_of_pairs(size_t begin, size_t fresh, size_t end) const {
-        if (begin > 0 || !is_paired<T>(p)) return 1;
+        if (begin > 0 || !p.paired) return 1;
         for (int64_t rows = 1; rows <= 2 * p.stride[1]; rows++) {
             const int64_t index[3] = {0, 1, 0}, size[3] = {1, rows, 1};
             if (2 * rows > at[end].extents[1]) break;
@@ -183,7 +237,7 @@ template <class T> class Division {
             const int a = done[0] || (!done[1] && shared[1] >= shared[0]) ? 1 : 0;
             int64_t trial[3] = {size[0], size[1], size[2]};
             trial[a] += by[a];
-            done[a] = trial[a] > extents[a] || values(begin, fresh, end, trial) * int64_t(sizeof(T)) > limit;
+            done[a] = trial[a] > extents[a] || !fits(begin, fresh, end, trial, limit);
             if (!done[a]) size[a] = trial[a];
         }
     }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "convolution.h"
+#include "digest.h"
 #include "division.h"
 #include "output.h"
 #include "parallel.h"
@@ -14,21 +15,29 @@
 namespace TF_NAMESPACE {
 
 constexpr int64_t BLOCK = 4096;  // values that go through several steps in the first-level cache
+constexpr int64_t STREAM_BYTES = 24 << 20;  // of output: what the last-level cache does not keep anyway
 
 template <class T> class Engine {
   public:
     Engine(const transfuse_program& program, int threads)
-        : p(program), threads(threads), source(p, threads), division(p, source.inputs), at(division.at) {
+        : threads(threads),
+          source(program, threads),
+          p(Division<T>::parts(program, source.inputs)),
+          division(p, source.inputs),
+          at(division.at) {
         for (int i = 0; i < p.steps_count; i++) lines.push_back(operand(p.steps[i], at[i].channels));
         statistics.resize(p.steps_count);
     }
 
     void run() {
         int64_t last = 0;  // the output's last element
-        const int64_t sizes[5] = {p.batch, at.back().channels.count, at.back().extents[0], at.back().extents[1],
-                                  at.back().extents[2]};
+        const Level& level = at.back();
+        const int64_t sizes[5] = {p.batch, p.parts * level.channels.count, level.extents[0], level.extents[1],
+                                  level.extents[2]};
         for (int i = 0; i < 5; i++) last += (sizes[i] - 1) * p.output_strides[i];
-        expect_writes(p.output, size_t(last) * (p.element == TF_F64 ? 8 : p.element == TF_F32 ? 4 : 2));
+        const int64_t bytes = last * (p.element == TF_F64 ? 8 : p.element == TF_F32 ? 4 : 2);
+        populate(p.output, size_t(bytes), threads);
+        streams = bytes > STREAM_BYTES;
         size_t begin = 0;  // the step before which values lie in memory
         size_t fresh = 0;  // gathering steps before this one are done
         while (true) {
@@ -54,17 +63,20 @@ template <class T> class Engine {
     }
 
   private:
-    const transfuse_program& p;
     const int threads;
     const Source<T> source;
+    const Layer p;
     const Division<T> division;
     const std::vector<Level>& at;  // before each step, and after the last
+    bool streams = false;  // whether the output is beyond the caches
     Buffer<T> stored;
     T nowhere = 0;  // stands for: keep nothing but the statistic
     std::vector<std::vector<T>> lines;  // each step's operand by slot
     std::vector<Statistic<T>> statistics;  // by the step that gathers
 
-    std::vector<T> operand(const transfuse_step& s, const Channels& c) const {
+    std::vector<T> operand(const transfuse_step& s, Channels c) const {
+        // Parts are whole vectors, so those of all channels follow one another.
+        for (int64_t* each : {&c.count, &c.per_group, &c.padded, &c.slots}) *each *= p.parts;
         const bool constant = (s.op == TF_ADD || s.op == TF_SCALE) && !s.t0;
         return constant ? std::vector<T>(c.slots, T(s.f0)) : by_slot(s.t0, c, T(s.op == TF_ADD ? 0 : 1));
     }
@@ -75,6 +87,7 @@ template <class T> class Engine {
         division.divide(begin, fresh, end, size);
         for (int a = 0; a < 3; a++) counts[a] = (at[end].extents[a] + size[a] - 1) / size[a];
         const int64_t per_sample = counts[0] * counts[1] * counts[2], tiles = p.batch * per_sample;
+        // The parts of a tile one after another: a thread that takes several reads the inputs once.
         for (size_t i = fresh; i < end; i++)
             if (is_stats(p.steps[i].op)) start(i, tiles);
         const int64_t count = division.room(begin, fresh, end, size);
@@ -88,11 +101,12 @@ template <class T> class Engine {
             return Own{allocate<T>(count), allocate<T>(count),
                        {p, source.data, source.element, source.strides, source.inputs}, {}};
         };
-        in_parallel(threads, tiles, prepare, [&](Own& own, int64_t t) {
-            const int64_t k = t % per_sample;
+        in_parallel(threads, tiles * p.parts, prepare, [&](Own& own, int64_t i) {
+            const int64_t t = i / p.parts, part = i % p.parts, k = t % per_sample;
             const int64_t index[3] = {k / counts[2] / counts[1], k / counts[2] % counts[1], k % counts[2]};
             const auto found = division.boxes(begin, fresh, end, division.tile_at(index, size, at[end].extents));
-            Tile<T> tile = {found[0], at[begin].channels, own.values.get(), own.spare.get(), t / per_sample, t};
+            Tile<T> tile = {found[0],      at[begin].channels, own.values.get(), own.spare.get(),
+                            t / per_sample, part,              t};
             if (begin == 0)
                 own.convolve(tile);
             else
@@ -107,7 +121,7 @@ template <class T> class Engine {
                 i = next;
             }
             if (!keep)
-                write(p, tile);
+                write(p, tile, streams);
             else if (keep != &nowhere)
                 save(tile, end, keep);
         });
@@ -136,7 +150,7 @@ template <class T> class Engine {
                 if (p.steps[k].op == TF_SOFTMAX) {
                     channel_softmax(block);
                 } else if (p.steps[k].op != TF_CUT) {
-                    const Lines<T> l = lines_of(k, tile.n);
+                    const Lines<T> l = lines_of(k, tile.n, tile.part);
                     with_element_op(p.steps[k].op, [&](auto op) {
                         each_vector(block, [&](Vec<T> x, int64_t s) {
                             return element_step<decltype(op)::value>(p.steps[k], x, [&](int line) {
@@ -149,9 +163,9 @@ template <class T> class Engine {
         }
     }
 
-    Lines<T> lines_of(size_t i, int64_t sample) const {
+    Lines<T> lines_of(size_t i, int64_t sample, int64_t part) const {
         const int op = p.steps[i].op;
-        if (op < TF_BATCH_APPLY) return {{lines[i].data(), nullptr, nullptr}};
+        if (op < TF_BATCH_APPLY) return {{&lines[i][part * at[i].channels.slots], nullptr, nullptr}};
         // The last one gathered for this kind of step.
         size_t k = i;
         while (p.steps[--k].op != op - TF_BATCH_APPLY + TF_BATCH_STATS) continue;
@@ -199,7 +213,7 @@ template <class T> class Engine {
                 return each_vector(tile, [&](V x, int64_t) { return x * factor; });
             }
             case TF_SIGN_POOL: {
-                const T* sign = lines[i].data();
+                const T* sign = lines_of(i, tile.n, tile.part).of[0];
                 return pool(tile, s, next, extents, [&](V a, V b, int64_t k) {
                     return load(sign + k) < T(0) ? minimum(a, b) : maximum(a, b);
                 });
@@ -270,7 +284,7 @@ template <class T> class Engine {
                    part * BLOCK;
             const int64_t n = std::min(BLOCK, length - part * BLOCK), slot = level.channels.slot(c);
             for (size_t k = begin; k < size_t(p.steps_count); k++) {
-                const Lines<T> l = lines_of(k, sample);
+                const Lines<T> l = lines_of(k, sample, 0);
                 with_element_op(p.steps[k].op, [&](auto op) {
                     each_in_row(v, n, [&](Vec<T> x) {
                         return element_step<decltype(op)::value>(p.steps[k], x, [&](int line) {
@@ -390,6 +404,6 @@ static void pack_weights(const transfuse_program& p, const void* weights, const 
 }
 
 extern const transfuse_engine ENGINE;
-const transfuse_engine ENGINE = {run, packed_bytes, pack_weights};
+const transfuse_engine ENGINE = {run, packed_bytes, pack_weights, digest};
 
 }  // namespace TF_NAMESPACE

@@ -6,7 +6,7 @@
 
 namespace TF_NAMESPACE {
 
-// Where a tap finds its inputs, relative to the first position, and its weights.
+// Where a tap finds its inputs, relative to the first position, and its weights, in lines of a block.
 struct Tap {
     int64_t x, w;
 };
@@ -20,7 +20,7 @@ struct To {
 };
 
 // M positions times N vectors of channels, accumulated in registers.
-//   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * cs + i] * w[t.w + c * N*LANES + j]
+//   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * cs + i] * w[(t.w + c) * N*LANES + j]
 // and the same sum is added to a second place, or taken from it.
 template <class T, int M, int N>
 static void block(const T* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
@@ -33,7 +33,7 @@ static void block(const T* __restrict x, const Tap* taps, int count, int channel
         for (int j = 0; j < N; j++) acc[i][j] = Vec<T>{};
     for (int t = 0; t < count; t++) {
         const T* xp = x + taps[t].x;
-        const T* wp = w + taps[t].w;
+        const T* wp = w + taps[t].w * (N * L);
         for (int c = 0; c < channels; c++) {
             Vec<T> wv[N];
 #pragma GCC unroll 4
@@ -80,15 +80,17 @@ template <class T, int N> static Block<T> block_of(int positions) {
     return table[positions - 1];
 }
 
-constexpr int TERMS = 64;  // about so many in a sum before it joins the others: keeps rounding small
+// About so many terms in a sum before it joins the others: keeps rounding below torch's, whose sums are
+// shorter too where taps have few channels.
+static inline int terms(int channels) { return channels < 32 ? 64 : 128; }
 
 // A row of n positions. The remainder is shared between the last two blocks, so none is tiny. A block's
 // short sums are added up while it is in the first-level cache.
 template <class T, int N>
 static void row(const T* x, int64_t n, const Tap* taps, int count, int channels, int64_t cs, const T* w, T* s,
                 int64_t ps, To to) {
-    const int taps_at_once = std::max(1, TERMS / channels);
-    const int parts = std::max(1, (channels + TERMS / 2) / TERMS), part = (channels + parts - 1) / parts;
+    const int most = terms(channels), taps_at_once = std::max(1, most / channels);
+    const int parts = std::max(1, (channels + most / 2) / most), part = (channels + parts - 1) / parts;
     while (n > 0) {
         const int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
         const auto sum = block_of<T, N>(m);

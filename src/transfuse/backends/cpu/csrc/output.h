@@ -7,15 +7,19 @@ namespace TF_NAMESPACE {
 
 // A vector of channels of every position into a row of positions of every channel.
 template <class T>
-static void turn(const T* from, int64_t slots, int64_t width, int lanes, T* to, int64_t pitch) {
+static void turn(const T* from, int64_t slots, int64_t width, int lanes, T* to, int64_t pitch, bool streams) {
     constexpr int L = LANES<T>;
     int64_t w = 0;
+    streams = STREAMS && streams && uintptr_t(to) % TF_BYTES == 0 && pitch % L == 0;
     for (; w + L <= width; w += L) {
         Vec<T> r[L];
 #pragma GCC unroll 16
         for (int i = 0; i < L; i++) r[i] = load(from + (w + i) * slots);
         transpose<T>(r);
-        if (lanes == L) {
+        if (lanes == L && streams) {
+#pragma GCC unroll 16
+            for (int i = 0; i < L; i++) stream(to + i * pitch + w, r[i]);
+        } else if (lanes == L) {
 #pragma GCC unroll 16
             for (int i = 0; i < L; i++) store(to + i * pitch + w, r[i]);
         } else {
@@ -27,7 +31,7 @@ static void turn(const T* from, int64_t slots, int64_t width, int lanes, T* to, 
 }
 
 // A tile's values at their place, in the output's layout and type.
-template <class T> static void write(const transfuse_program& p, Tile<T>& tile) {
+template <class T> static void write(const transfuse_program& p, Tile<T>& tile, bool streams) {
     const int64_t* st = p.output_strides;
     const int64_t width = tile.box.size(2), slots = tile.channels.slots;
     const Channels& c = tile.channels;
@@ -36,7 +40,8 @@ template <class T> static void write(const transfuse_program& p, Tile<T>& tile) 
     for (int64_t d = tile.box.lo[0]; d < tile.box.hi[0]; d++)
         for (int64_t h = tile.box.lo[1]; h < tile.box.hi[1]; h++) {
             const T* v = tile.at(tile.box.at(d, h, tile.box.lo[2]));
-            const int64_t base = tile.n * st[0] + d * st[2] + h * st[3] + tile.box.lo[2] * st[4];
+            const int64_t base = tile.n * st[0] + tile.first_channel() * st[1] + d * st[2] + h * st[3] +
+                                 tile.box.lo[2] * st[4];
             if (st[1] == 1 && c.dense()) {  // channels last: as the tile lies
                 for (int64_t w = 0; w < width; w++)
                     store_row(p.element, p.output, base + w * st[4], 1, c.count, v + w * slots);
@@ -48,14 +53,15 @@ template <class T> static void write(const transfuse_program& p, Tile<T>& tile) 
                     const T* from = v + c.slot(g) + o;
                     const int64_t to = base + (g + o) * st[1];
                     if (as_is) {
-                        turn(from, slots, width, lanes, static_cast<T*>(p.output) + to, st[1]);
+                        turn(from, slots, width, lanes, static_cast<T*>(p.output) + to, st[1], streams);
                         continue;
                     }
-                    turn(from, slots, width, lanes, lines.data(), width);
+                    turn(from, slots, width, lanes, lines.data(), width, false);
                     for (int l = 0; l < lanes; l++)
                         store_row(p.element, p.output, to + l * st[1], st[4], width, lines.data() + l * width);
                 }
         }
+    drain();
 }
 
 }  // namespace TF_NAMESPACE

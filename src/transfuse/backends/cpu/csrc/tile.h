@@ -18,6 +18,9 @@ struct Box {
     int64_t lo[3], hi[3];
     int64_t size(int axis) const { return hi[axis] - lo[axis]; }
     int64_t positions() const { return size(0) * size(1) * size(2); }
+    bool operator==(const Box& o) const {
+        return std::equal(lo, lo + 3, o.lo) && std::equal(hi, hi + 3, o.hi);
+    }
     int64_t at(int64_t d, int64_t h, int64_t w) const {
         return ((d - lo[0]) * size(1) + h - lo[1]) * size(2) + w - lo[2];
     }
@@ -42,8 +45,10 @@ template <class T> struct Tile {
     T* values;      // [position][slot]
     T* spare;       // where a window step puts its result
     int64_t n;      // sample
+    int64_t part;   // of the output channels
     int64_t index;  // among all tiles of the segment, for partial statistics
 
+    int64_t first_channel() const { return part * channels.count; }
     T* at(int64_t position) { return values + position * channels.slots; }
     void swap(const Box& next) {
         std::swap(values, spare);

@@ -41,6 +41,17 @@ template <class T> TF_INLINE Vec<T> load(const T* p) {
 template <class T> TF_INLINE void store(T* p, Vec<T> v) {
     *reinterpret_cast<typename Types<T>::Loose*>(p) = v;
 }
+// Past the caches, whole lines at once; `p` is aligned to one. Others see it after `drain`.
+#if TF_BYTES == 64
+constexpr bool STREAMS = true;
+TF_INLINE void stream(float* p, Vec<float> v) { _mm512_stream_ps(p, (__m512)v); }
+TF_INLINE void stream(double* p, Vec<double> v) { _mm512_stream_pd(p, (__m512d)v); }
+TF_INLINE void drain() { _mm_sfence(); }
+#else
+constexpr bool STREAMS = false;
+template <class T> TF_INLINE void stream(T* p, Vec<T> v) { store(p, v); }
+TF_INLINE void drain() {}
+#endif
 template <class T> TF_INLINE Vec<T> fill(T a) { return a - Vec<T>{}; }
 
 // One instruction on x86; b where either is NaN.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "convert.h"
+#include "memory.h"
 #include "pairs.h"
 #include "tile.h"
 
@@ -12,8 +13,11 @@ namespace TF_NAMESPACE {
 constexpr int NARROW = 4;
 constexpr int64_t MANY_BYTES = 16 << 20;   // of weights: beyond the last cache
 
-// Channels of one block of the microkernel: two vectors, one where a group has no more.
-template <class T> static int vectors(int64_t per_group) { return per_group > LANES<T> ? 2 : 1; }
+// Channels of the microkernel's block that begins with channel o of a group: two vectors, one where no
+// more are left.
+template <class T> static int64_t block_width(int64_t per_group, int64_t o) {
+    return per_group - o > LANES<T> ? 2 * LANES<T> : LANES<T>;
+}
 
 // Groups of so few output channels (depthwise, images) that vectors of positions serve better.
 template <class T> static bool is_narrow(const transfuse_program& p) {
@@ -22,12 +26,11 @@ template <class T> static bool is_narrow(const transfuse_program& p) {
 
 template <class T> static Channels conv_channels(const transfuse_program& p) {
     int64_t per_group = p.out_channels / p.groups;
-    int64_t block = vectors<T>(per_group) * LANES<T>;
     if (is_narrow<T>(p)) {  // channels of all groups side by side
         int64_t slots = (p.out_channels + LANES<T> - 1) / LANES<T> * LANES<T>;
         return {p.out_channels, p.out_channels, slots, slots};
     }
-    int64_t padded = (per_group + block - 1) / block * block;
+    int64_t padded = (per_group + LANES<T> - 1) / LANES<T> * LANES<T>;
     return {p.out_channels, per_group, padded, padded * p.groups};
 }
 
@@ -58,19 +61,47 @@ template <class T> static int64_t packed_size(const transfuse_program& p) {
     return c.slots * taps * (p.in_channels / p.groups) + is_paired<T>(p);
 }
 
+// A program whose output channels are cut into equal parts, each computed by itself: `out_channels` and
+// the shapes that follow from it are a part's, every address the whole's.
+struct Layer : transfuse_program {
+    int64_t parts = 1;
+    int64_t fewest = 1;    // tiles, where there are parts
+    int64_t tap_rows = 0;  // of the packed weights
+    bool paired = false;   // whether rows are, and the weights allow it
+
+    template <class T> static Layer whole(const transfuse_program& p) {
+        Layer layer;
+        static_cast<transfuse_program&>(layer) = p;
+        const T* weights = static_cast<const T*>(p.weights);
+        layer.paired = is_paired<T>(p) && !p.careful && weights[packed_size<T>(p) - 1] != 0;
+        layer.tap_rows = packed_rows<T>(p);
+        return layer;
+    }
+    Layer cut(int64_t into, int64_t fewest) const {
+        Layer layer = *this;
+        layer.parts = into;
+        layer.fewest = fewest;
+        layer.out_channels = out_channels / into;
+        return layer;
+    }
+    int64_t taps() const { return kernel[0] * tap_rows * kernel[2]; }
+};
+
 template <class T>
 static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
     const Channels c = conv_channels<T>(p);
     const bool narrow = is_narrow<T>(p), paired = is_paired<T>(p);
-    const int64_t block = narrow ? cog : vectors<T>(cog) * LANES<T>;
     const int64_t padded = narrow ? cog : c.padded;
     const auto mixed = paired ? Pairs(p).mixed : std::vector<MixedWeights>();
-    std::vector<T> line(block), taps(3 * block);
+    std::vector<T> line(2 * LANES<T>), taps(3 * line.size());
     bool tame = true;
+    expect_writes(to, packed_size<T>(p) * sizeof(T));
     for (int64_t g = 0; g < p.groups; g++)
-        for (int64_t o = 0; o < padded; o += block) {
+        for (int64_t o = 0, block; o < padded; o += block) {
+            block = narrow ? cog : block_width<T>(cog, o);
             const int64_t some = std::min(block, cog - o);
+            std::fill(line.begin(), line.end(), T(0));
             // The block's weights of one tap and input channel.
             const auto read = [&](int64_t a, int64_t b, int64_t e, int64_t i, T* values) {
                 load_row(p.element, weights,
@@ -95,7 +126,7 @@ static void pack(const transfuse_program& p, const void* weights, const int64_t*
                                     line[j] = mix(g);
                                 }
                             }
-                            std::copy(line.begin(), line.end(), to);
+                            std::copy(line.begin(), line.begin() + block, to);
                         }
         }
     if (paired) *to = tame;
