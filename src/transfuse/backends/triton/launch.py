@@ -12,6 +12,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDes
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from transfuse.backends.triton.faults import spills_over
+from transfuse.backends.triton.versions import FUSING
 
 FLAG = 3
 """The number of a tensor that is always there."""
@@ -118,7 +119,8 @@ class Launch:
         if knobs.runtime.interpret:
             self.kernel[grid](*arguments, **self.options)
             return
-        self.compiled = self.kernel.run(*arguments, grid=grid, warmup=True, **self.options)
+        options = FUSING | self.options
+        self.compiled = self.kernel.run(*arguments, grid=grid, warmup=True, **options)
         if spills_over(self.compiled.asm["ptx"]):
             raise RuntimeError(
                 f"Triton {triton.__version__} would compile {self.kernel.__name__} wrongly for "
