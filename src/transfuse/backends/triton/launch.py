@@ -12,7 +12,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDes
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from transfuse.backends.triton.faults import spills_over
-from transfuse.backends.triton.versions import FUSING
+from transfuse.backends.triton.versions import FUSING, mend_interpreter
 
 FLAG = 3
 """The number of a tensor that is always there."""
@@ -117,6 +117,7 @@ class Launch:
     def first(self, tensors: Sequence[Tensor], epoch: int) -> None:
         grid, arguments = (self.programs, 1, 1), self._filled(tensors, epoch)
         if knobs.runtime.interpret:
+            mend_interpreter()
             self.kernel[grid](*arguments, **self.options)
             return
         options = FUSING | self.options

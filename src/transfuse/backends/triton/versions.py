@@ -1,13 +1,15 @@
 """What the versions of Triton do not agree on: all else is written in what they have in common."""
 
+from functools import cache
 from typing import Any
 
 import triton
+from triton import knobs
 from triton.experimental.gluon.language import shared_memory_descriptor
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
-FUSING = {"enable_fp_fusion": True}
-"""Products are added in one rounding: the default so far; 3.9 warns that it will change."""
+FUSING = {"enable_fp_fusion": knobs.language.default_fp_fusion}
+"""Whether products are added in one rounding: 3.9 warns where it is not told, and has to guess."""
 
 ANY_ROW = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8)
 """Whether Gluon views shared memory from any row on, as ``kernels/hopper.py`` does. From 3.8 on a
@@ -32,3 +34,22 @@ def parameters(descriptor: Any, meta: Any) -> list[Any]:
     # From 3.8 on it is also told what the kernel is launched with, and does not look at it.
     launched = ((),) * (make_tensordesc_arg.__code__.co_argcount - 2)
     return list(make_tensordesc_arg(descriptor, meta, *launched))
+
+
+@cache
+def mend_interpreter() -> None:
+    """Have a truth value be one, also where it is spread over a block.
+
+    Triton's interpreter makes it as wide as what was compared, and 3.9 then takes it for no mask.
+    """
+    from triton.runtime.interpreter import interpreter_builder as builder
+
+    spread = builder.create_splat
+
+    def create_splat(kind: Any, value: Any) -> Any:
+        made = spread(kind, value)
+        if kind.scalar.is_int1():
+            made.data = made.data.astype(bool)
+        return made
+
+    builder.create_splat = create_splat
