@@ -217,9 +217,9 @@ def facts(kernel: Any, capability: int, verbose: bool) -> dict[str, Any]:
 
 def resources(ptx: str, capability: int) -> dict[str, int]:
     """Registers and spilled bytes, as ptxas tells them."""
-    import triton
+    from triton.backends.nvidia.compiler import get_ptxas
 
-    ptxas = triton.knobs.nvidia.ptxas.path
+    ptxas = get_ptxas(capability).path
     arch = "sm_90a" if capability == 90 else f"sm_{capability}"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.ptx")

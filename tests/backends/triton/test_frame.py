@@ -14,6 +14,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from transfuse.backends.triton import driver, frame
 from transfuse.backends.triton.frame import Frames, Strange
+from transfuse.backends.triton.versions import ANY_ROW
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
 from transfuse.stages import conv_transpose, sigmoid
@@ -59,8 +60,14 @@ def case(slug: str, arithmetic: str) -> dict[str, Any]:
 
 
 JOBS: dict[str, tuple[dict[str, Any], str, int]] = {
-    "small": (SMALL, "prepare convolve_hopper convolve", 5),
-    "softmax tf32": (case(SOFTMAX, "tf32"), "prepare convolve_hopper convolve", 5),
+    "small": (
+        SMALL,
+        *(("prepare convolve_hopper convolve", 5) if ANY_ROW else ("prepare convolve", 2)),
+    ),
+    "softmax tf32": (
+        case(SOFTMAX, "tf32"),
+        *(("prepare convolve_hopper convolve", 5) if ANY_ROW else ("prepare convolve convolve", 4)),
+    ),
     "windows": (case(MAX, "fp16"), "prepare convolve_window convolve finish", 4),
     "statistics": (case(NORM, "fp16"), "prepare convolve convolve merge finish finish", 4),
     "sigmoid of fp64": (

@@ -12,6 +12,7 @@ from transfuse.backends.triton import _fused, lower
 from transfuse.backends.triton.config import heuristic
 from transfuse.backends.triton.draft import Gpu, five, three
 from transfuse.backends.triton.launch import Epoch
+from transfuse.backends.triton.launches import hopper
 from transfuse.backends.triton.recipe import Recipe
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
@@ -19,6 +20,12 @@ from transfuse.problem import Problem
 from transfuse.stages import batch_norm, conv_transpose, group_norm, max_pool, scale
 
 PLAIN, SOFTMAX, POOL, NORM, MAX = OPERATORS
+
+
+@pytest.fixture(autouse=True)
+def _any_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled here, so every Triton will do."""
+    monkeypatch.setattr(hopper, "ANY_ROW", True)
 
 
 def recipe(chain: Chain, problem: Problem, capability: int = 90, real: bool = False) -> Recipe:
@@ -98,6 +105,22 @@ def test_hopper_has_loops_of_its_own(arithmetic: str) -> None:
     assert "convolve_hopper" in kernels(recipe(chain, case.problem, real=True))
     for capability in (80, 100):
         assert "hopper" not in kernels(recipe(chain, case.problem, capability, real=True))
+
+
+def test_where_gluon_has_no_such_views_portable_kernels_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop of windows is not concerned: its boxes lie side by side."""
+    monkeypatch.setattr(hopper, "ANY_ROW", False)
+    for slug, names, engine in (
+        (PLAIN, "prepare convolve convolve", "portable"),
+        (SOFTMAX, "prepare convolve convolve", "portable"),
+        (MAX, "prepare convolve_window convolve finish", "hopper"),
+    ):
+        case = OPERATORS[slug].case("benchmark").on("fp16", "cuda")
+        found = recipe(OPERATORS[slug].bound(case), case.problem, real=True)
+        assert kernels(found) == names
+        assert found.engines == [engine]
 
 
 @pytest.mark.parametrize("line", ["n4 ci16 co64 i64x64 k2 s2", "n4 ci40 co64 i64x64 k1x2 s1x2"])

@@ -22,6 +22,7 @@ from triton import knobs
 
 from transfuse.backends.triton import driver
 from transfuse.backends.triton.launch import FLAG, All, At, Boxes, Epoch, Launch
+from transfuse.backends.triton.versions import parameters
 
 PLACES = 32
 """Frames are kept for so many places of scratch memory and streams; one more, and all go."""
@@ -47,17 +48,10 @@ class Map:
 
     def encoded(self, memory: Sequence[int]) -> bytes:
         """The map for scratch memory at these addresses: from an object of Triton's own."""
-        found = _parameters(self.boxes, self.meta, memory)[0]
+        found = parameters(self.boxes.of(memory), self.meta)[0]
         if type(found).__basicsize__ != 2 * MAP or id(found) % MAP:
             raise Strange("a descriptor that is no tensor map")
         return ctypes.string_at(id(found) + MAP, MAP)  # aligned, so behind the object's head
-
-
-def _parameters(boxes: Boxes, meta: Any, memory: Sequence[int]) -> list[Any]:
-    """A descriptor as the parameters that Triton makes of it."""
-    from triton.backends.nvidia.driver import make_tensordesc_arg
-
-    return list(make_tensordesc_arg(boxes.of(memory), meta))
 
 
 def sizes(ptx: str) -> tuple[list[int], int]:
@@ -85,7 +79,7 @@ def values(launch: Launch, memory: Sequence[int]) -> Iterator[Any]:
         elif isinstance(value, Boxes):
             meta = next(metas, None)  # without: the GPU knows no maps, and is told an address
             yield At(value.number) if meta is None else Map(value, meta)
-            yield from _parameters(value, meta, memory)[1:]
+            yield from parameters(value.of(memory), meta)[1:]
         elif kind != "constexpr":
             yield value
 

@@ -12,6 +12,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDes
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from transfuse.backends.triton.faults import spills_over
+from transfuse.backends.triton.versions import FUSING, mend_interpreter
 
 FLAG = 3
 """The number of a tensor that is always there."""
@@ -116,9 +117,11 @@ class Launch:
     def first(self, tensors: Sequence[Tensor], epoch: int) -> None:
         grid, arguments = (self.programs, 1, 1), self._filled(tensors, epoch)
         if knobs.runtime.interpret:
+            mend_interpreter()
             self.kernel[grid](*arguments, **self.options)
             return
-        self.compiled = self.kernel.run(*arguments, grid=grid, warmup=True, **self.options)
+        options = FUSING | self.options
+        self.compiled = self.kernel.run(*arguments, grid=grid, warmup=True, **options)
         if spills_over(self.compiled.asm["ptx"]):
             raise RuntimeError(
                 f"Triton {triton.__version__} would compile {self.kernel.__name__} wrongly for "

@@ -9,7 +9,7 @@ that neighbours in memory are stored together, then come the steps, the statisti
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.kernels.numbers import larger, multiply_add, narrow
+from transfuse.backends.triton.kernels.numbers import larger, multiply_add, narrow, negative
 from transfuse.backends.triton.kernels.statistics import gather, join, nothing, put
 from transfuse.backends.triton.kernels.steps import steps
 from transfuse.backends.triton.kernels.tiles import anchors, load_rows, place_in_sample, row_of
@@ -257,7 +257,7 @@ def convolve(
         flip = 1.0
         if T.window == "sign":
             sign = tl.load(tensors[A.sign] + channel, mask=live, other=0.0)
-            flip = tl.where(sign < 0, -1.0, 1.0).to(ACC)[:, None]
+            flip = tl.where(negative(sign), -1.0, 1.0).to(ACC)[:, None]
         partial = nothing(tl.sum(tl.zeros([CHANNELS, POSITIONS], ACC), 1), EARLY + LATE)
         if A.only_gathers:  # class by class: a statistic takes them as they come
             for j in range(JOINED):

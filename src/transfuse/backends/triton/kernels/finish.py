@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.kernels.numbers import larger, narrow
+from transfuse.backends.triton.kernels.numbers import larger, narrow, negative
 from transfuse.backends.triton.kernels.statistics import gather, put
 from transfuse.backends.triton.kernels.steps import steps
 
@@ -52,7 +52,7 @@ def finish(
     if F.parts > 1:
         if F.window == "sign":
             sign = tl.load(tensors[F.sign] + channel, mask=live, other=0.0)
-            flip = tl.where(sign < 0, -1.0, 1.0).to(ACC)[:, None]
+            flip = tl.where(negative(sign), -1.0, 1.0).to(ACC)[:, None]
             v = v * flip
         for part in tl.static_range(1, PARTS):
             more = source + part * F.part + base[:, None] + at[None, :]

@@ -17,7 +17,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
@@ -26,6 +25,7 @@ from transfuse.backends.triton.kernels.numbers import narrow
 from transfuse.backends.triton.kernels.statistics import gather, put
 from transfuse.backends.triton.kernels.steps import steps
 from transfuse.backends.triton.kernels.tiles import anchors
+from transfuse.backends.triton.versions import async_load, reinterpret
 
 
 @gluon.jit
@@ -96,7 +96,7 @@ def first_row(block, G: gl.constexpr, C: gl.constexpr):
 @gluon.jit
 def view(ring, row, ROWS: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr):
     """``ROWS`` rows of a ring of strips, from any row on."""
-    return ring.index(row)._reinterpret(ring.dtype, [ROWS, C.depth], SWIZZLED)
+    return reinterpret(ring.index(row), ring.dtype, [ROWS, C.depth], SWIZZLED)
 
 
 @gluon.jit
@@ -124,11 +124,11 @@ def feed_strips(
                 for i in gl.static_range(BOXES):
                     target = view(strips, at + i * C.box, C.box, C, SWIZZLED)
                     place = [row + i * C.box, k * C.depth]
-                    tma.async_copy_global_to_shared(x, place, bar, target)
+                    async_load(x, place, bar, target)
                 if C.halo > 0:
                     target = view(strips, at + C.tile, C.halo, C, SWIZZLED)
                     place = [row + C.tile, k * C.depth]
-                    tma.async_copy_global_to_shared(halo, place, bar, target)
+                    async_load(halo, place, bar, target)
                 step += 1
 
 
@@ -156,7 +156,7 @@ def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexp
                     bar = full.index(slot)
                     mbarrier.expect(bar, C.channels * C.depth * C.itemsize)
                     column = (line + G.taps[i][2]) * G.kept + k * C.depth
-                    tma.async_copy_global_to_shared(w, [first, column], bar, weights.index(slot))
+                    async_load(w, [first, column], bar, weights.index(slot))
                     step += 1
 
 

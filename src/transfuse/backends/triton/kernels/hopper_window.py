@@ -12,7 +12,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
@@ -20,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from transfuse.backends.triton.kernels.hopper import pick
 from transfuse.backends.triton.kernels.numbers import larger, narrow
 from transfuse.backends.triton.kernels.steps import steps
+from transfuse.backends.triton.versions import async_load, reinterpret
 
 
 @gluon.constexpr_function
@@ -96,10 +96,10 @@ def feed_boxes(
                             deep = deep * G.extent[0] + od - G.low
                             for b in gl.static_range(2):
                                 d, h, w, n = corner(2 * tile + b, G)
-                                at = (2 * slot + b) * G.positions
-                                to = ring.index(at)._reinterpret(ring.dtype, SHAPE, BOXED)
+                                to = ring.index(2 * slot + b)
+                                to = reinterpret(to, ring.dtype, SHAPE, BOXED)
                                 place = [deep + d, h + oh, w + ow, n, k * C.depth]
-                                tma.async_copy_global_to_shared(x, place, bar, to)
+                                async_load(x, place, bar, to)
                             step += 1
 
 
@@ -126,7 +126,7 @@ def feed_weights(w, ring, full, empty, programs, G: gl.constexpr, C: gl.constexp
                                 bar = full.index(slot)
                                 mbarrier.expect(bar, G.padded * C.depth * C.itemsize)
                                 place = [0, (row + G.products[i][j][1]) * G.kept + k * C.depth]
-                                tma.async_copy_global_to_shared(w, place, bar, ring.index(slot))
+                                async_load(w, place, bar, ring.index(slot))
                                 step += 1
 
 
@@ -162,10 +162,7 @@ def consume(
                         for i in gl.static_range(COPIES):
                             x_slot = x_step % C.x_stages
                             mbarrier.wait(x_full.index(x_slot), (x_step // C.x_stages) & 1)
-                            at = (2 * x_slot + CONSUMER) * POSITIONS
-                            box = rows.index(at)
-                            box = box._reinterpret(rows.dtype, [POSITIONS, C.depth], SWIZZLED)
-                            box = box.permute([1, 0])
+                            box = rows.index(2 * x_slot + CONSUMER).permute([1, 0])
                             for j in gl.static_range(len(G.products[i])):
                                 w_slot = step % C.w_stages
                                 mbarrier.wait(w_full.index(w_slot), (step // C.w_stages) & 1)
@@ -243,8 +240,7 @@ def convolve_window(
     X_STAGES: gl.constexpr = C.x_stages
     W_STAGES: gl.constexpr = C.w_stages
     programs = gl.where(gl.load(flag) >= epoch, 0, programs)
-    ROWS: gl.constexpr = 2 * G.positions * C.x_stages
-    rows = gl.allocate_shared_memory(x.dtype, [ROWS, 1, C.depth], SWIZZLED)
+    rows = gl.allocate_shared_memory(x.dtype, [2 * C.x_stages, G.positions, C.depth], SWIZZLED)
     weights = gl.allocate_shared_memory(x.dtype, [C.w_stages, G.padded, C.depth], SWIZZLED)
     x_full = gl.allocate_shared_memory(gl.int64, [C.x_stages, 1], BARRIER)
     x_empty = gl.allocate_shared_memory(gl.int64, [C.x_stages, 1], BARRIER)

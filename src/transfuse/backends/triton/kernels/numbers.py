@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-"""In the interpreter bfloat16 is rounded and multiplied wrongly: it is worked around there."""
+"""In the interpreter bfloat16 is rounded, multiplied and compared wrongly: it is worked around."""
 
 
 @triton.jit
@@ -17,6 +17,14 @@ def larger(a, b):
 def smaller(a, b):
     """min, NaN wins."""
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def negative(x):
+    """``x < 0``"""
+    if INTERPRETED and x.dtype == tl.bfloat16:
+        x = x.to(tl.float32)
+    return x < 0
 
 
 @triton.jit

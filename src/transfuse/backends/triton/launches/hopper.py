@@ -10,6 +10,7 @@ from transfuse.backends.triton.launch import FLAG, NEVER, At, Boxes, Epoch
 from transfuse.backends.triton.launches import prepare
 from transfuse.backends.triton.lower import Arguments, Pass
 from transfuse.backends.triton.tile import After, Tile
+from transfuse.backends.triton.versions import ANY_ROW
 
 SHORT, LONG = 256, 1024
 """Products of a sum: few, so that what follows takes longer; many, so that programs take long."""
@@ -31,7 +32,7 @@ def leaves(shape: tiling.Shape, tile: Tile) -> bool:
 def add(draft: Draft, each: Pass, out: Place, shape: tiling.Shape) -> Partials | None:
     """The convolution and what follows; nothing where another kernel serves better."""
     core, lattice = draft.core, shape.lattice
-    if not draft.on_hopper or _short(shape):
+    if not draft.on_hopper or not ANY_ROW or _short(shape):
         return None
     window = each.window is not None
     if hopper.verdict(lattice, core.out_channels, draft.item, core.groups, window):
