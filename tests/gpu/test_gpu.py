@@ -278,4 +278,5 @@ def ours(report: str) -> list[str]:
     source = Path(hopper.__file__).read_text()
     first = source[: source.index("def convolve_hopper(")].count("\n") + 1
     found = re.findall(r"(?:Read|Write) access at \S+ in (\S+):(\d+)", report)
+    assert found, f"a report of another form: {report[-3000:]}"
     return [f"{file}:{at}" for file, at in found if file != "hopper.py" or int(at) < first]

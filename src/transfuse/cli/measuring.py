@@ -207,4 +207,4 @@ def report(
     if as_json:
         print_json({"page": str(output), "bytes": len(page.encode())})
     else:
-        out.print(f"{output}: {len(page.encode()) / 1e6:.1f} MB, open it in any browser")
+        out.print(f"{output}: {len(page.encode()) / 1e3:,.0f} kB, open it in any browser")

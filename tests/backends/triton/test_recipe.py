@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from transfuse.backends import triton as backend
 from transfuse.backends.triton import _fused, lower
 from transfuse.backends.triton.config import heuristic
-from transfuse.backends.triton.draft import Gpu, five, three
+from transfuse.backends.triton.draft import Draft, Gpu, five, three
 from transfuse.backends.triton.launch import Epoch
 from transfuse.backends.triton.launches import hopper
 from transfuse.backends.triton.recipe import Recipe
@@ -33,7 +33,7 @@ def recipe(chain: Chain, problem: Problem, capability: int = 90, real: bool = Fa
     plan = _fused(chain, problem)
     shapes = problem.input.dims, problem.weight, chain.shapes(problem)[-1].dims
     strides = tuple(five(torch.empty(shape, device="meta").stride()) for shape in shapes)
-    return Recipe(
+    draft = Draft(
         lower.program(chain, plan),
         plan.chain.core(problem),
         three(problem.spatial, 1),
@@ -41,8 +41,8 @@ def recipe(chain: Chain, problem: Problem, capability: int = 90, real: bool = Fa
         [name for name, _ in chain.channels(problem)],
         torch.device("cpu"),
         Gpu(capability, 132, real),
-        lambda _, shape: heuristic(shape, capability),
     )
+    return Recipe(draft, lambda _, shape: heuristic(shape, capability))
 
 
 def kernels(found: Recipe) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from transfuse.backends.triton import lower, tuned
 from transfuse.backends.triton.config import MULTIPROCESSORS, Config, Shape
 from transfuse.backends.triton.copies import Five
-from transfuse.backends.triton.draft import Gpu, five, three
+from transfuse.backends.triton.draft import Draft, Gpu, five, three
 from transfuse.backends.triton.lower import Pass
 from transfuse.backends.triton.recipe import Recipe
 from transfuse.chain import Chain
@@ -111,17 +111,9 @@ def prepare(
     def best(each: Pass, shape: Shape) -> Config:
         return tuned.choose(program, core, each, shape, name, there.capability).config
 
-    recipe = Recipe(
-        program,
-        core,
-        three(x.shape[2:], 1),
-        strides,
-        list(operands),
-        x.device,
-        there,
-        choose or best,
-    )
-    return Ready(recipe, tuple(result.shape), result.stride(), plan)
+    source = three(x.shape[2:], 1)
+    draft = Draft(program, core, source, strides, list(operands), x.device, there)
+    return Ready(Recipe(draft, choose or best), tuple(result.shape), result.stride(), plan)
 
 
 def _result(plan: Plan, x: Tensor, device: torch.device) -> Tensor:

@@ -1,21 +1,18 @@
 """A program as launches made ready once: what is left for a call is memory and addresses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 
 import torch
 from torch import Tensor
 
 from transfuse.backends.triton import config as tiling
-from transfuse.backends.triton.copies import Five
-from transfuse.backends.triton.draft import OUT, Draft, Gpu, Place, X, apart, gathered, kind_of
+from transfuse.backends.triton.draft import OUT, Draft, Place, X, apart, gathered, kind_of
 from transfuse.backends.triton.frame import Frames, watched
-from transfuse.backends.triton.lattice import Three
 from transfuse.backends.triton.launch import FLAG
 from transfuse.backends.triton.launches import convolve, finish, hopper, hopper_window, statistics
-from transfuse.backends.triton.lower import Pass, Program
+from transfuse.backends.triton.lower import Pass
 from transfuse.backends.triton.tile import Tile
-from transfuse.problem import Problem
 
 _epochs = count(2**32)
 """The calls, by number. Triton takes numbers from here on as 64 bits: no call is one too many."""
@@ -24,20 +21,9 @@ _epochs = count(2**32)
 class Recipe:
     """The launches of one program for tensors that lie in one way."""
 
-    def __init__(
-        self,
-        program: Program,
-        core: Problem,
-        source: Three,
-        strides: tuple[Five, Five, Five],
-        operands: Sequence[str],
-        device: torch.device,
-        gpu: Gpu,
-        choose: Callable[[Pass, tiling.Shape], tiling.Config],
-    ) -> None:
-        draft = Draft(program, core, source, strides, operands, device, gpu)
+    def __init__(self, draft: Draft, choose: Callable[[Pass, tiling.Shape], tiling.Config]) -> None:
         self.engines = _write(draft, choose)  # of the passes that convolve
-        self.device, self.launches = device, draft.launches
+        self.device, self.launches = draft.device, draft.launches
         self.scratch, self.bytes = draft.scratch, draft.bytes
         self.ready = False
         self.frames: Frames | None = None
