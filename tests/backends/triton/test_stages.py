@@ -247,6 +247,20 @@ def test_plans_differ_in_their_launches(machine: str, kernels: str, interpreter:
     assert " ".join(each["kernel"] for each in launches) == kernels
 
 
+@pytest.mark.parametrize(
+    "then",
+    [(softmax("space"),), (clamp(-1, 2), softmax("space")), (group_norm(2),), (batch_norm(),)],
+    ids=lambda then: " -> ".join(map(str, then)),
+)
+@pytest.mark.parametrize("tiles", TILES[:2], ids=str)
+def test_width_classes_of_different_sizes_are_gathered(
+    then: tuple[Stage, ...], tiles: Any, interpreter: Any
+) -> None:
+    """A pass that only gathers takes one class after the other; of eleven results six and five."""
+    problem = Problem.parse("n2 ci3 co4 i5x5 k3 s2")
+    interpreter.right(Chain(conv_transpose(2), *then), problem, tiles=tiles)
+
+
 def test_softmax_over_space_where_whole_tiles_are_minus_inf(interpreter: Any) -> None:
     """A tile that holds only -Inf adds nothing; a channel that holds only -Inf is NaN."""
     problem = Problem.parse("n1 ci2 co4 i6x4 k1")
