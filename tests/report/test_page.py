@@ -552,6 +552,14 @@ def test_the_dark_scheme_reaches_page_and_plots(browser):
     assert dark == ["rgb(21, 23, 26)", "#15171a", dark[2]]
 
 
+def test_every_cell_holds_what_it_shows(browser):
+    """Columns have fixed widths: a heading or a number that is wider would run into the next."""
+    cells = "[...document.querySelectorAll('.tall th button, .tall td.number')]"
+    wider = f"{cells}.filter(c => c.scrollWidth > c.clientWidth).map(c => c.textContent)"
+    assert browser.execute_script(f"return {cells}.length") > 0
+    assert browser.execute_script(f"return {wider}") == []
+
+
 def test_a_phone_never_scrolls_sideways(browser):
     resize(browser, 390, 844)
     browser.refresh()
