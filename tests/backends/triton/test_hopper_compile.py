@@ -34,7 +34,7 @@ from transfuse.geometry import Axis  # noqa: E402
 
 TARGET = GPUTarget("cuda", 90, 32)
 strips = pytest.mark.skipif(not ANY_ROW, reason="Gluon views no rows from any one on: see versions")
-SOFTMAX = ("add", "softmax", "add", "scale_number", "sigmoid")
+SOFTMAX = ("add", "softmax", "add", "sigmoid")
 
 
 class Stub:

@@ -52,7 +52,7 @@ def summary(found: Program) -> list[str]:
     ("slug", "arithmetic", "passes"),
     [
         (PLAIN, "tf32", ["convolve store"]),
-        (SOFTMAX, "fp16", ["convolve add softmax add scale_number sigmoid store"]),
+        (SOFTMAX, "fp16", ["convolve add softmax add sigmoid store"]),
         (
             POOL,
             "tf32",
@@ -150,6 +150,30 @@ def test_clamp_by_nan_is_nan() -> None:
     (step,) = lower.program(chain, _fused(chain, problem)).passes[0].after
     assert step.op == "scale_number"
     assert step.numbers[0] != step.numbers[0]
+
+
+@pytest.mark.parametrize(
+    ("then", "steps"),
+    [
+        ((sigmoid(),), [("sigmoid", (1.0,))]),
+        ((scale(3.0), sigmoid()), [("sigmoid", (3.0,))]),
+        ((scale("b"), sigmoid()), [("scale", ()), ("sigmoid", (1.0,))]),
+        ((scale(1e31), sigmoid()), [("scale_number", (1e31,)), ("sigmoid", (1.0,))]),
+        ((scale(nan), sigmoid()), [("scale_number", (nan,)), ("sigmoid", (1.0,))]),
+        (
+            (scale(3.0), add("b"), sigmoid()),
+            [("scale_number", (3.0,)), ("add", ()), ("sigmoid", (1.0,))],
+        ),
+    ],
+)
+def test_sigmoid_takes_the_number_before_it(
+    then: tuple[Stage, ...], steps: list[tuple[str, tuple[float, ...]]]
+) -> None:
+    """As its factor, unless that times log2(e) could overflow."""
+    problem = Problem.parse("n1 ci2 co3 i4x4 k3 fp16 cuda:sm90")
+    chain = Chain(conv_transpose(2), *then)
+    (found,) = lower.program(chain, _fused(chain, problem)).passes
+    assert [(step.op, step.numbers) for step in found.after] == steps
 
 
 def test_groups_and_channel_stages_are_two_passes() -> None:

@@ -137,7 +137,6 @@ class Config:
     store: str = "rows"  # "tile": as the tile lies; "rows": a warp along a row
     vector: int = 1  # elements of a row that one thread stores at once
     registers: int = 240
-    stagger: int = 0  # taps the second consumer lies behind the first, at the start
     hold: bool = False  # the weights of one (depth, height) class stay in shared memory
     consumers: int = 2  # warpgroups that multiply; with one, two programs share a multiprocessor
 
@@ -308,19 +307,17 @@ def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Conf
         return None
     x_stages, w_stages = (3, 6) if geometry.joined == 2 else (2, 8)
     if {"softmax", "sum"} & set(after.after.ops) and geometry.joined == 2:
-        # Long steps: one consumer should multiply while the other takes them.
+        # Long steps: the less the loop asks for, the better. Two programs keep out of step.
         for each in alike:
             if each.hold and each.x_stages == 3:
-                # As far as strips are there for, or the first would wait for the second.
-                return replace(each, stagger=min(each.w_stages // 2, 2 * len(geometry.taps)))
+                return each
         alone = replace(plain[0], x_stages=3, w_stages=4, consumers=1)
         if itemsize == 2 and twice(alone, stored):
             return alone
         x_stages, w_stages = 3, 7
     for each in plain:
         if (each.x_stages, each.w_stages) == (x_stages, w_stages):
-            ahead = min(w_stages, (x_stages - 1) * len(geometry.taps)) - 2
-            return replace(each, stagger=max(0, ahead)) if w_stages == 7 else each
+            return each
     return plain[0]
 
 

@@ -32,6 +32,9 @@ MOST_CHANNELS = 256
 MOST_ELEMENTS = 2**16
 """Elements one tile can hold where a stage must see them all."""
 
+MOST_FACTOR = 2.0**100
+"""A sigmoid's factor is multiplied by log2(e), which must not overflow."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -205,8 +208,8 @@ class _Walk:
             found = self.steps[windows[-1]]
             raise Refused(f"it pools once after the convolution, and {found} is one more")
         at = windows[0] if windows else -1
-        before = [s for s in self.steps[: max(at, 0)] if isinstance(s, Step)]
-        after = [s for s in self.steps[at + 1 :] if isinstance(s, Step)]
+        before = _folded([s for s in self.steps[: max(at, 0)] if isinstance(s, Step)])
+        after = _folded([s for s in self.steps[at + 1 :] if isinstance(s, Step)])
         early = [s for s in self.steps if isinstance(s, int)]
         window = self.steps[at] if windows else None
         assert window is None or isinstance(window, Window)
@@ -215,14 +218,25 @@ class _Walk:
                 self.convolves,
                 self.source,
                 result,
-                tuple(before),
+                before,
                 window,
-                tuple(after),
+                after,
                 early[0] if early else None,
                 late,
                 stores,
             )
         )
+
+
+def _folded(steps: list[Step]) -> tuple[Step, ...]:
+    """Steps where a sigmoid takes the number before it as its factor: one product less."""
+    found: list[Step] = []
+    for step in steps:
+        scaled = step.op == "sigmoid" and found and found[-1].op == "scale_number"
+        if scaled and abs(found[-1].numbers[0]) < MOST_FACTOR:
+            step = replace(step, numbers=found.pop().numbers)
+        found.append(step)
+    return tuple(found)
 
 
 def _check(each: Pass, rank: int) -> None:
@@ -269,7 +283,7 @@ _STEPS: dict[type[Stage], Callable[[Any], tuple[Step, ...]]] = {
     Add: lambda s: _operand("add", s.term),
     Scale: lambda s: _operand("scale", s.factor),
     Clamp: _clamp,
-    Sigmoid: lambda s: (Step("sigmoid"),),
+    Sigmoid: lambda s: (Step("sigmoid", numbers=(1.0,)),),
     Tanh: lambda s: (Step("tanh"),),
     ChannelSoftmax: lambda s: (Step("softmax"),),
     ChannelSum: lambda s: (Step("sum"),),
@@ -333,6 +347,10 @@ class Table:
     size: tuple[int, ...]
     count: tuple[int, ...]
     sources: str = SOURCES
+
+    def rest(self, first: int) -> "Table":
+        """The steps from ``first`` on."""
+        return Table(self.ops[first:], self.at[first:], self.size[first:], self.count[first:])
 
 
 class Arguments:

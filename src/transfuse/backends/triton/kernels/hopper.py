@@ -160,6 +160,15 @@ def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexp
                     step += 1
 
 
+@gluon.constexpr_function
+def flying(tap, geometry, config):
+    """Products that may stay in flight after one tap: itself, so that those before let go.
+
+    Weights that are held are asked for by nobody: a strip is let go of as a whole.
+    """
+    return len(geometry.taps) if config.hold and tap > 0 else 1
+
+
 @gluon.jit
 def multiply(rows, slot, acc, C: gl.constexpr):
     """``acc`` and one tap, channels along ``C.axis``; not yet waited for."""
@@ -177,36 +186,42 @@ def consume(
     """One consumer: its half of every tile, multiplied, finished and stored."""
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     TAPS: gl.constexpr = len(G.taps)
-    strips, weights, x_full, x_empty, w_full, w_empty, go = rings
+    strips, weights, x_full, x_empty, w_full, w_empty = rings
     tiles = rest[2]
-    once = rest[8]
+    more = rest[8]
     if C.axis == 0:
         SHAPE: gl.constexpr = [C.channels, C.positions]
     else:
         SHAPE: gl.constexpr = [C.positions, C.channels]
     strip = 0
     step = 0
-    if C.stagger > 0 and CONSUMER == 1:
-        mbarrier.wait(go, 0)
+    ALIKE: gl.constexpr = G.channels <= C.channels  # all tiles have the same channels
+    if ALIKE:
+        start = first_sum(0, rest, G, C, A, SHAPE, ACC)
+    if C.hold and gl.program_id(0) < tiles:  # filled once: the barriers stay open
+        HELD: gl.constexpr = C.w_stages
+        for i in gl.static_range(HELD):
+            mbarrier.wait(w_full.index(i), 0)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         block, cd, ch, channels = locate(tile, G, C)
         _, nd, _ = entry(G, 0, cd)
         _, nh, _ = entry(G, 1, ch)
-        even = gl.zeros(SHAPE, gl.float32, ACC)
-        if G.joined == 2:
-            odd = gl.zeros(SHAPE, gl.float32, ACC)
+        if not ALIKE:
+            start = first_sum(channels, rest, G, C, A, SHAPE, ACC)
+        even = start
+        odd = start
         begun = step
         # One round, though no compiler knows: the assembler (ptxas 12.8) moves the first use of the
         # sums before the wait for them, but not into a loop.
-        for _ in range(once):
+        rounds = gl.to_tensor(1)
+        while rounds > 0:
             for s in range(nd * nh * BLOCKS):
                 x_slot = strip % C.x_stages
                 mbarrier.wait(x_full.index(x_slot), (strip // C.x_stages) & 1)
                 first = x_slot * C.strip + CONSUMER * C.positions
                 for i in gl.static_range(TAPS):
-                    if C.hold:  # filled once: the barrier stays open
+                    if C.hold:
                         w_slot = step - begun
-                        mbarrier.wait(w_full.index(w_slot), 0)
                     else:
                         w_slot = step % C.w_stages
                         mbarrier.wait(w_full.index(w_slot), (step // C.w_stages) & 1)
@@ -215,11 +230,10 @@ def consume(
                         even = multiply(rows, weights.index(w_slot), even, C)
                     else:
                         odd = multiply(rows, weights.index(w_slot), odd, C)
-                    # One product stays in flight; the one before it has let go of what it read.
                     if G.joined == 2:
-                        even, odd = warpgroup_mma_wait(1, deps=[even, odd])
+                        even, odd = warpgroup_mma_wait(flying(i, G, C), deps=[even, odd])
                     else:
-                        even = warpgroup_mma_wait(1, deps=[even])
+                        even = warpgroup_mma_wait(flying(i, G, C), deps=[even])
                     if not C.hold:
                         last = (step + C.w_stages - 1) % C.w_stages
                         mbarrier.arrive(w_empty.index(last), pred=step > begun)
@@ -227,13 +241,12 @@ def consume(
                         last = (strip + C.x_stages - 1) % C.x_stages
                         mbarrier.arrive(x_empty.index(last), pred=s > 0)
                     step += 1
-                    if C.stagger > 0 and CONSUMER == 0:
-                        mbarrier.arrive(go, pred=step == C.stagger)
                 strip += 1
             if G.joined == 2:
                 even, odd = warpgroup_mma_wait(0, deps=[even, odd])
             else:
                 even = warpgroup_mma_wait(0, deps=[even])
+            rounds = more
         if not C.hold:
             last = (step + C.w_stages - 1) % C.w_stages
             mbarrier.arrive(w_empty.index(last), pred=step > begun)
@@ -244,8 +257,38 @@ def consume(
         else:
             v = even
         finish(v, block, cd, ch, channels, rest, CONSUMER, G, C, A)
-    if C.stagger > 0 and CONSUMER == 0:
-        mbarrier.arrive(go, pred=step < C.stagger)
+
+
+@gluon.constexpr_function
+def bias_of(table, config):
+    """Where the operand stands that sums start from instead of zero; -1: there is none.
+
+    In 16 bits the result of a convolution is rounded coarsely anyway; in tf32, sums that start
+    from a large bias would lose bits of its products.
+    """
+    return table.at[0] if config.itemsize == 2 and table.ops[:1] == ("add",) else -1
+
+
+@gluon.constexpr_function
+def without_bias(table, config):
+    """The steps left for after the convolution."""
+    return table.rest(1 if bias_of(table, config) >= 0 else 0)
+
+
+@gluon.jit
+def first_sum(
+    first, rest, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
+    SHAPE: gl.constexpr, ACC: gl.constexpr,
+):  # fmt: skip
+    """What a tile's sums start from."""
+    AT: gl.constexpr = bias_of(A.after, C)
+    zero = gl.zeros(SHAPE, gl.float32, ACC)
+    if AT < 0:
+        return zero
+    else:
+        channel = first + gl.arange(0, C.channels, layout=gl.SliceLayout(1 - C.axis, ACC))
+        bias = gl.load(rest[3][AT] + channel, mask=channel < G.channels, other=0.0)
+        return gl.broadcast(gl.expand_dims(bias.to(gl.float32), 1 - C.axis), zero)[0]
 
 
 @gluon.jit
@@ -283,7 +326,7 @@ def finish(
     """Steps, statistic and store of one consumer's share of a tile."""
     out, batch, _, tensors, numbers, partials, plane, counted, _ = rest
     AXIS: gl.constexpr = C.axis
-    STEPS: gl.constexpr = A.after
+    STEPS: gl.constexpr = without_bias(A.after, C)
     WHOLE: gl.constexpr = G.channels % C.channels == 0
     channel, p = indices(v, C)
     channel += first
@@ -396,7 +439,6 @@ def convolve_hopper(
     x_empty = gl.allocate_shared_memory(gl.int64, [C.x_stages, 1], BARRIER)
     w_full = gl.allocate_shared_memory(gl.int64, [C.w_stages, 1], BARRIER)
     w_empty = gl.allocate_shared_memory(gl.int64, [C.w_stages, 1], BARRIER)
-    go = gl.allocate_shared_memory(gl.int64, [1], BARRIER)
     X_STAGES: gl.constexpr = C.x_stages
     W_STAGES: gl.constexpr = C.w_stages
     for i in gl.static_range(X_STAGES):
@@ -405,11 +447,10 @@ def convolve_hopper(
     for i in gl.static_range(W_STAGES):
         mbarrier.init(w_full.index(i), count=1)
         mbarrier.init(w_empty.index(i), count=C.consumers)
-    mbarrier.init(go, count=1)
     fence_async_shared()
-    rings = (strips, weights, x_full, x_empty, w_full, w_empty, go)
-    once = gl.minimum(epoch, 1).to(gl.int32)
-    rest = (out, batch, tiles, tensors, numbers, partials, plane, counted, once)
+    rings = (strips, weights, x_full, x_empty, w_full, w_empty)
+    more = gl.minimum(epoch, 1).to(gl.int32) - 1  # always 0
+    rest = (out, batch, tiles, tensors, numbers, partials, plane, counted, more)
     if C.consumers == 2:
         gl.warp_specialize(
             [

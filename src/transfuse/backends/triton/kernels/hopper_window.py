@@ -143,7 +143,7 @@ def consume(
     SHAPE: gl.constexpr = [G.padded, POSITIONS]
     rows, weights, x_full, x_empty, w_full, w_empty = rings
     programs = rest[2]
-    once = rest[5]
+    more = rest[5]
     NONE: gl.constexpr = 0.0 if G.window == "sum" else float("-inf")
     x_step = 0
     step = 0
@@ -157,7 +157,8 @@ def consume(
                 even = gl.zeros(SHAPE, gl.float32, ACC)
                 odd = gl.zeros(SHAPE, gl.float32, ACC)
                 begun = step
-                for _ in range(once):  # see ``hopper.consume``
+                rounds = gl.to_tensor(1)
+                while rounds > 0:  # see ``hopper.consume``
                     for _step in range(nd * nh * BLOCKS):
                         for i in gl.static_range(COPIES):
                             x_slot = x_step % C.x_stages
@@ -180,6 +181,7 @@ def consume(
                                 step += 1
                             x_step += 1
                     even, odd = warpgroup_mma_wait(0, deps=[even, odd])
+                    rounds = more
                 last = (step + C.w_stages - 1) % C.w_stages
                 mbarrier.arrive(w_empty.index(last), pred=step > begun)
                 last = (x_step + C.x_stages - 1) % C.x_stages
@@ -254,8 +256,8 @@ def convolve_window(
         mbarrier.init(w_empty.index(i), count=2)
     fence_async_shared()
     rings = (rows, weights, x_full, x_empty, w_full, w_empty)
-    once = gl.minimum(epoch, 1).to(gl.int32)
-    rest = (out, batch, programs, tensors, numbers, once)
+    more = gl.minimum(epoch, 1).to(gl.int32) - 1  # always 0
+    rest = (out, batch, programs, tensors, numbers, more)
     gl.warp_specialize(
         [
             (consume, (rings, rest, 0, G, C, A, SWIZZLED, ACC)),

@@ -89,9 +89,9 @@ def bounded_exp(x):
 
 
 @triton.jit
-def sigmoid(x):
-    """``1 / (1 + exp(-x))``"""
-    return reciprocal(1.0 + power_of_two(x * -LOG2E))
+def sigmoid(x, factor):
+    """``1 / (1 + exp(-factor * x))``"""
+    return reciprocal(1.0 + power_of_two(x * (factor * -LOG2E)))
 
 
 @triton.jit

@@ -89,7 +89,7 @@ def steps(
         elif S.ops[i] == "clamp":
             v = smaller(larger(v, number(numbers, S.at[i], v)), number(numbers, S.at[i] + 3, v))
         elif S.ops[i] == "sigmoid":
-            v = sigmoid(v)
+            v = sigmoid(v, number(numbers, S.at[i], v))
         elif S.ops[i] == "tanh":
             v = tanh(v)
         elif S.ops[i] == "softmax":
