@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import transfuse
-from transfuse import dispatch, front
+from transfuse import dispatch, front, tensors
 from transfuse.backends import BACKENDS, Verdict
 from transfuse.stages import scale, sigmoid
 
@@ -136,12 +136,12 @@ def test_precision_on_a_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("set_to", ["ieee", "tf32"])
 def test_auto_follows_torch_on_cuda(set_to: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "float32_on_cuda", lambda: set_to)
+    monkeypatch.setattr(tensors, "float32_on_cuda", lambda: set_to)
     x: Any = SimpleNamespace(is_cuda=True, dtype=torch.float32)
-    assert front._precision(x, "auto") == set_to
-    assert [front._precision(x, given) for given in ("ieee", "tf32")] == ["ieee", "tf32"]
+    assert tensors._precision(x, "auto") == set_to
+    assert [tensors._precision(x, given) for given in ("ieee", "tf32")] == ["ieee", "tf32"]
     for other in (SimpleNamespace(is_cuda=True, dtype=torch.float64), X):
-        assert front._precision(other, "auto") == "ieee"
+        assert tensors._precision(other, "auto") == "ieee"
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])

@@ -4,28 +4,34 @@ Every check comes before anything is written. Exceptions are torch's for the sam
 that passed is remembered by all that its checks looked at, and its like is not checked again.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain as concat
 from struct import Struct
-from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from transfuse import dispatch, settings
 from transfuse.backends import Backend
 from transfuse.chain import Chain
-from transfuse.elements import BY_DTYPE, ELEMENTS, float32_on_cuda
+from transfuse.elements import float32_on_cuda
 from transfuse.geometry import integer, per_axis
-from transfuse.problem import AXES, Problem, Shape
+from transfuse.problem import AXES, Problem
 from transfuse.stages import Number
 from transfuse.stages.whole import BatchNorm
+from transfuse.tensors import (
+    Precision,
+    apart,
+    describe,
+    expect_channels,
+    expect_shape,
+    expect_tensor,
+    same_type_and_place,
+    span,
+    writable,
+)
 
 Size = int | Sequence[int]
-Precision = Literal["auto", "ieee", "tf32"]
-"""How float32 is multiplied; ``auto``: on CUDA as torch's convolutions are set to, else ieee."""
 
 
 def call(
@@ -87,7 +93,7 @@ def _sized(
 ) -> Problem:
     """The problem that tensors and options make."""
     for name, tensor in {"input": x, "weight": weight, **operands}.items():
-        _tensor(name, tensor)
+        expect_tensor(name, tensor)
     rank = chain.conv.rank
     conv = f"conv_transpose{rank}d"
     if weight.dim() != rank + 2:
@@ -127,7 +133,7 @@ def _sized(
         groups=groups,
         **describe(x, precision),
     )
-    if not batched and out is not None and _tensor("out", out).dim() != rank + 1:
+    if not batched and out is not None and expect_tensor("out", out).dim() != rank + 1:
         raise RuntimeError(
             f"expected output of {rank + 1} axes, unbatched like the input, "
             f"but got {list(out.shape)}"
@@ -257,7 +263,7 @@ def _computed(
     out: Tensor | None,
 ) -> Tensor:
     if out is not None:
-        _apart(out, (x, weight, *operands.values()), found.spans, operands)
+        apart(out, (x, weight, *operands.values()), found.spans, operands)
     return found.backend.run(found.chain, found.problem, x, weight, operands, out)
 
 
@@ -296,176 +302,16 @@ def _check(
 ) -> Checked:
     result = chain.shapes(problem)[-1]
     named = {"input": x, "weight": weight, **operands}
-    _same_type_and_place(named)
-    _expect_shape("input", x, problem.input.dims)
-    _expect_shape("weight", weight, problem.weight)
+    same_type_and_place(named)
+    expect_shape("input", x, problem.input.dims)
+    expect_shape("weight", weight, problem.weight)
     for name, channels in chain.channels(problem):
         if name not in operands:
             raise TypeError(f"nothing is given under the name {name!r}, used in {chain}")
-        _expect_channels(name, operands[name], channels, flat=name == chain.conv.bias)
+        expect_channels(name, operands[name], channels, flat=name == chain.conv.bias)
     if out is not None:
-        _writable(out, result, named)
+        writable(out, result, named)
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in named.values())
     chosen = dispatch.choose(chain, problem, backend, gradients)
-    spans = tuple(map(_span, named.values() if out is None else (*named.values(), out)))
+    spans = tuple(map(span, named.values() if out is None else (*named.values(), out)))
     return Checked(chain, problem, chosen, spans)
-
-
-def describe(x: Tensor, precision: str = "auto") -> dict[str, Any]:
-    """The part of a Problem that a tensor tells: element type, layout, device, precision."""
-    return {
-        "dtype": element(x, "input"),
-        "layout": _layout(x),
-        "device": _device(x.device),
-        "precision": _precision(x, precision),
-    }
-
-
-def _precision(x: Tensor, wanted: str) -> str:
-    if wanted not in get_args(Precision):
-        known = ", ".join(get_args(Precision))
-        raise ValueError(f"unknown precision {wanted!r}; known: {known}")
-    if wanted != "auto":
-        return wanted
-    return float32_on_cuda() if x.is_cuda and x.dtype == torch.float32 else "ieee"
-
-
-def element(tensor: Tensor, name: str) -> str:
-    """The name of a tensor's element type; others than the four are refused."""
-    if tensor.layout != torch.strided:
-        raise RuntimeError(f"{name} must be a dense tensor, but its layout is {tensor.layout}")
-    if tensor.dtype not in BY_DTYPE:
-        known = ", ".join(f"{each.dtype}" for each in ELEMENTS.values())
-        raise NotImplementedError(f"{name} has type {tensor.dtype}; implemented: {known}")
-    return BY_DTYPE[tensor.dtype].name
-
-
-def _layout(x: Tensor) -> str:
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if x.is_contiguous():
-        return "contiguous"
-    return "channels_last" if last and x.is_contiguous(memory_format=last) else "strided"
-
-
-def _device(device: torch.device) -> str:
-    if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        return f"cuda:sm{major}{minor}"
-    return device.type
-
-
-def _same_type_and_place(named: Mapping[str, Tensor]) -> None:
-    first = named["input"]
-    for name, tensor in named.items():
-        element(tensor, name)
-        if tensor.dtype != first.dtype:
-            raise RuntimeError(
-                f"input and {name} must have the same type, "
-                f"but got {first.dtype} and {tensor.dtype}"
-            )
-        if tensor.device != first.device:
-            raise RuntimeError(
-                f"input and {name} must be on the same device, "
-                f"but got {first.device} and {tensor.device}"
-            )
-
-
-def _expect_shape(name: str, tensor: Tensor, dims: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) != dims:
-        raise RuntimeError(f"expected {name} of shape {list(dims)}, but got {list(tensor.shape)}")
-
-
-def _expect_channels(name: str, tensor: Tensor, channels: int, flat: bool) -> None:
-    """One value per channel: ``(C,)`` and, unless ``flat``, ``(C, 1, …)`` or ``(1, C, 1, …)``."""
-    axes = [size for size in tensor.shape if size != 1] or [1]
-    at = next((i for i, size in enumerate(tensor.shape) if size != 1), 0)
-    if axes != [channels] or at > 1 or tensor.dim() == 0 or (flat and tensor.dim() != 1):
-        raise RuntimeError(
-            f"expected {name} to hold one value for each of {channels} channels, "
-            f"such as shape [{channels}], but got {list(tensor.shape)}"
-        )
-
-
-def _tensor(name: str, value: object) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
-    return value
-
-
-def _writable(out: Tensor, shape: Shape, inputs: Mapping[str, Tensor]) -> None:
-    x = inputs["input"]
-    _tensor("out", out)
-    if tuple(out.shape) != shape.dims:
-        raise RuntimeError(
-            f"expected output of shape {list(shape.dims)}, but got {list(out.shape)}"
-        )
-    if out.dtype != x.dtype:
-        raise RuntimeError(f"expected output of type {x.dtype}, but got {out.dtype}")
-    if out.device != x.device:
-        raise RuntimeError(f"expected output on {x.device}, but got {out.device}")
-    if torch.is_grad_enabled() and any(
-        tensor.requires_grad for tensor in concat(inputs.values(), (out,))
-    ):
-        raise RuntimeError(
-            "out= does not support automatic differentiation, but a tensor requires grad"
-        )
-    if _may_overlap_itself(out):
-        raise RuntimeError(
-            f"output of strides {list(out.stride())} may hold two elements in one place; "
-            "pass a tensor of its own memory"
-        )
-
-
-def _may_overlap_itself(out: Tensor) -> bool:
-    """Whether any stride is within the reach of the smaller ones: sure for every sane layout."""
-    reach = 0
-    for stride, size in sorted(zip(out.stride(), out.shape, strict=True)):
-        if size > 1:
-            if stride <= reach:
-                return True
-            reach += stride * (size - 1)
-    return False
-
-
-def _span(tensor: Tensor) -> int:
-    if not tensor.numel():
-        return 0
-    reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (reach + 1) * tensor.element_size()
-
-
-def _apart(
-    out: Tensor, tensors: Sequence[Tensor], spans: Sequence[int], names: Iterable[str]
-) -> None:
-    """Refuse an output that shares memory with an input; spans that do not meet need no search."""
-    first = out.data_ptr()
-    end = first + spans[-1]
-    for i, tensor in enumerate(tensors):
-        start = tensor.data_ptr()
-        if start < end and first < start + spans[i] and _share_memory(out, tensor):
-            name = ("input", "weight", *names)[i]
-            raise RuntimeError(f"output shares memory with {name}; pass a tensor of its own memory")
-
-
-def _share_memory(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have an element in common; views that interleave do not."""
-    if a.device != b.device or a.device.type == "meta" or not (a.numel() and b.numel()):
-        return False
-    try:
-        return bool(np.shares_memory(_Footprint(a), _Footprint(b), max_work=100_000))
-    except np.exceptions.TooHardError:
-        return True
-
-
-class _Footprint:
-    """A tensor's addresses to NumPy, wherever the memory is; nothing is read."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        size = tensor.element_size()
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": tuple(tensor.shape),
-            "typestr": f"|V{size}",
-            "data": (tensor.data_ptr(), True),
-            "strides": tuple(stride * size for stride in tensor.stride()),
-        }

@@ -6,8 +6,9 @@ from functools import cache
 from torch import Tensor
 
 from transfuse.chain import Chain
-from transfuse.front import Precision, Size, call
+from transfuse.front import Size, call
 from transfuse.stages import ConvTranspose, Stage
+from transfuse.tensors import Precision
 
 
 def conv_transpose(

@@ -13,11 +13,12 @@ from transfuse.arrays import adopt
 from transfuse.cases import Case
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError
-from transfuse.front import call, compute, describe, exactly, kernel_groups
+from transfuse.front import call, compute, exactly, kernel_groups
 from transfuse.geometry import integer
 from transfuse.problem import AXES, Problem
 from transfuse.problems import Document, Parameter, document
 from transfuse.stages import Number
+from transfuse.tensors import describe
 
 OPTIONS = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
 """The per-axis options of a convolution, with torch's defaults."""
