@@ -148,18 +148,22 @@ def spilled(ptx: str, folder: Path) -> int:
     return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", told))
 
 
+def machine_code(cubin: bytes, folder: Path) -> list[str]:
+    file = folder / "kernel.cubin"
+    file.write_bytes(cubin)
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    told = subprocess.run([tool, "-c", file], capture_output=True, text=True, check=True).stdout
+    return told.splitlines()
+
+
 def early(cubin: bytes, folder: Path) -> list[str]:
     """Instructions that touch sums between a product and the wait for it.
 
     ``ptxas`` 12.8 makes such, under register pressure, of code that waits behind a loop.
     """
-    file = folder / "kernel.cubin"
-    file.write_bytes(cubin)
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    told = subprocess.run([tool, "-c", file], capture_output=True, text=True, check=True).stdout
     flying: set[int] = set()
     found = []
-    for line in told.splitlines():
+    for line in machine_code(cubin, folder):
         if product := re.search(r"HGMMA\.64x(\d+)x\S+ R(\d+),", line):
             wide, first = int(product[1]), int(product[2])
             flying |= set(range(first, first + wide // 2))
@@ -203,6 +207,23 @@ def test_rows_are_stored_from_few_addresses() -> None:
     after = after_of(SOFT, geometry)
     ptx = build("fp32", geometry, configs(geometry, 4, after, 4)[0], after).asm["ptx"]
     assert re.search(rf"add.s64\s+%rd\d+, %rd\d+, {4 * 4 * 129 * 129};", ptx)
+
+
+@strips
+@pytest.mark.parametrize(("kind", "additions"), [("fp16", 0), ("fp32", 128 * 2)])
+def test_sums_start_from_the_bias(kind: str, additions: int, tmp_path: Path) -> None:
+    """In 16 bits a bias takes no additions; otherwise one for each of a thread's 128 results."""
+    itemsize = 4 if kind == "fp32" else 2
+    counts = []
+    for ops in (SOFTMAX, SOFTMAX[1:]):
+        trial = replace(SOFT, ops=ops)
+        geometry = geometry_of(trial, itemsize)
+        after = after_of(trial, geometry)
+        config = choose(geometry, itemsize, after, itemsize)
+        assert config is not None
+        code = machine_code(build(kind, geometry, config, after).asm["cubin"], tmp_path)
+        counts.append(sum(" FADD" in line for line in code))
+    assert counts[0] - counts[1] == additions
 
 
 @strips
