@@ -101,8 +101,8 @@ def after_of(trial: Trial, geometry: Geometry) -> After:
     ones = (1,) * len(trial.ops)
     at = tuple(1 if i == 2 else 0 for i in range(len(trial.ops)))
     return After(
-        before=Table((), (), (), ()),
-        after=Table(trial.ops, at, ones, ones),
+        before=Table(),
+        after=Table(trial.ops, at, ones, ones, tuple(-1 for _ in ones)),
         sign=0,
         early="",
         late=trial.late,
@@ -249,7 +249,7 @@ def test_window(tmp_path: Path) -> None:
     chosen = choose_window(lattice, 16, 64, 32, 32, 4, "max", 132)
     assert chosen is not None
     geometry, rings = chosen
-    after = replace(after_of(SOFT, geometry_of(SOFT, 4)), after=Table((), (), (), ()))
+    after = replace(after_of(SOFT, geometry_of(SOFT, 4)), after=Table())
     layouts = [NVMMASharedLayout(rings.swizzle, 32, rank) for rank in (5, 2)]
     box = ", ".join(map(str, (*geometry.box, rings.depth)))
     signature = {

@@ -31,7 +31,7 @@ CASES = {
     "3d": (2, (Axis(3, 3, 2, 1, 1, 1),) * 3),
 }
 CHANNELS, OUTPUTS = 3, 2
-NONE = Table((), (), (), ())
+NONE = Table()
 AFTER = After(
     NONE, NONE, 0, "", "", 1, False, True, True, False, (64 * 514 * 518, 514 * 518, 0, 518, 1), 0
 )
@@ -141,7 +141,7 @@ def test_many_channels() -> None:
     config = configs(geometry, 2, after, 2)[0]
     assert config.channels == 128
     assert config.tiles_of_block(geometry) == 3 * 3
-    softmax = replace(after, after=Table(("softmax",), (0,), (1,), (1,)))
+    softmax = replace(after, after=Table(("softmax",), (0,), (1,), (1,), (-1,)))
     assert configs(geometry, 2, softmax, 2) == ()
 
 

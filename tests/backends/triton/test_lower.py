@@ -1,7 +1,7 @@
 """Chains as launches of the GPU: the passes of the five operators, and every refusal."""
 
 from dataclasses import replace
-from math import nan, pi
+from math import log, nan, pi
 
 import pytest
 
@@ -22,6 +22,7 @@ from transfuse.stages import (
     scale,
     sigmoid,
     softmax,
+    tanh,
 )
 from transfuse.stages import sum as channel_sum
 
@@ -152,28 +153,45 @@ def test_clamp_by_nan_is_nan() -> None:
     assert step.numbers[0] != step.numbers[0]
 
 
+LOG2E = 1 / log(2)
+
+
 @pytest.mark.parametrize(
     ("then", "steps"),
     [
-        ((sigmoid(),), [("sigmoid", (1.0,))]),
-        ((scale(3.0), sigmoid()), [("sigmoid", (3.0,))]),
-        ((scale("b"), sigmoid()), [("scale", ()), ("sigmoid", (1.0,))]),
-        ((scale(1e31), sigmoid()), [("scale_number", (1e31,)), ("sigmoid", (1.0,))]),
-        ((scale(nan), sigmoid()), [("scale_number", (nan,)), ("sigmoid", (1.0,))]),
-        (
-            (scale(3.0), add("b"), sigmoid()),
-            [("scale_number", (3.0,)), ("add", ()), ("sigmoid", (1.0,))],
-        ),
+        ("sigmoid", f"scale_number {-LOG2E}, sigmoid"),
+        ("scale 3, sigmoid", f"scale_number {-LOG2E * 3}, sigmoid"),
+        ("scale b, sigmoid", f"scale b, scale_number {-LOG2E}, sigmoid"),
+        ("scale 1e31, sigmoid", f"scale_number 1e+31, scale_number {-LOG2E}, sigmoid"),
+        ("scale nan, sigmoid", f"scale_number nan, scale_number {-LOG2E}, sigmoid"),
+        ("scale 3, scale 5", "scale_number 3.0, scale_number 5.0"),
+        ("softmax, scale 3", "softmax *3.0"),
+        ("softmax, scale 3, add b, scale 5, add b", "softmax *15.0, add b *5.0, add b"),
+        ("softmax, add b, sigmoid", f"softmax *{-LOG2E}, add b *{-LOG2E}, sigmoid"),
+        ("softmax, tanh, scale 3", "softmax, tanh, scale_number 3.0"),
+        ("softmax, scale 1e29, scale 1e29", "softmax *1e+29, scale_number 1e+29"),
+        ("add b, scale 3", "add b, scale_number 3.0"),
     ],
 )
-def test_sigmoid_takes_the_number_before_it(
-    then: tuple[Stage, ...], steps: list[tuple[str, tuple[float, ...]]]
-) -> None:
-    """As its factor, unless that times log2(e) could overflow."""
+def test_numbers_move_where_they_cost_nothing(then: str, steps: str) -> None:
+    """Into a softmax and what is added after it, and into the base of a sigmoid."""
+    words = {
+        "sigmoid": sigmoid(),
+        "tanh": tanh(),
+        "softmax": softmax("channels"),
+        "add b": add("b"),
+    }
+    numbers = ("3", "5", "1e29", "1e31", "nan")
+    words |= {f"scale {each}": scale(float(each)) for each in numbers} | {"scale b": scale("b")}
+    chain = Chain(conv_transpose(2), *(words[each] for each in then.split(", ")))
     problem = Problem.parse("n1 ci2 co3 i4x4 k3 fp16 cuda:sm90")
-    chain = Chain(conv_transpose(2), *then)
     (found,) = lower.program(chain, _fused(chain, problem)).passes
-    assert [(step.op, step.numbers) for step in found.after] == steps
+    assert ", ".join(map(described, found.after)) == steps
+
+
+def described(step: Step) -> str:
+    factor = [f"*{step.factor}"] if step.factor != 1 else []
+    return " ".join([step.op, *map(str, step.tensors), *map(str, step.numbers), *factor])
 
 
 def test_groups_and_channel_stages_are_two_passes() -> None:

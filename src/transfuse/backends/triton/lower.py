@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
-from math import isnan, nan
+from math import isnan, log, nan
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,22 @@ MOST_ELEMENTS = 2**16
 """Elements one tile can hold where a stage must see them all."""
 
 MOST_FACTOR = 2.0**100
-"""A sigmoid's factor is multiplied by log2(e), which must not overflow."""
+"""Factors beyond stay where they are: their products with others might overflow."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a tile. ``tensors`` are operands by name, or ``(statistic, half)``."""
+    """One step of a tile. ``tensors`` are operands by name, or ``(statistic, half)``.
+
+    ``factor``: what the step adds, or divides by, is multiplied by it, and so is its result.
+    """
 
     op: str
     tensors: tuple[str | tuple[int, int], ...] = ()
     numbers: tuple[float, ...] = ()
     size: int = 1
     count: int = 1
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class _Walk:
                 sides[pool is not None].extend(_STEPS[type(stage)](stage))
             else:
                 raise Refused(f"before the convolution it has no kernel for {stage}")
-        return tuple(sides[0]), pool, tuple(sides[1])
+        return _folded(sides[0]), pool, _folded(sides[1])
 
     def _epilogue(self, chain: Chain, problem: Problem) -> None:
         shapes = chain.shapes(problem)
@@ -229,14 +233,33 @@ class _Walk:
 
 
 def _folded(steps: list[Step]) -> tuple[Step, ...]:
-    """Steps where a sigmoid takes the number before it as its factor: one product less."""
+    """Steps with fewer products by numbers. A sigmoid is that of base 2, behind its factor."""
     found: list[Step] = []
     for step in steps:
-        scaled = step.op == "sigmoid" and found and found[-1].op == "scale_number"
-        if scaled and abs(found[-1].numbers[0]) < MOST_FACTOR:
-            step = replace(step, numbers=found.pop().numbers)
+        if step.op == "scale_number" and abs(step.numbers[0]) < MOST_FACTOR:
+            found = _scaled(found, step.numbers[0])
+            continue
+        if step.op == "sigmoid":
+            factor = -1 / log(2)
+            if found and found[-1].op == "scale_number" and abs(found[-1].numbers[0]) < MOST_FACTOR:
+                factor *= found.pop().numbers[0]
+            found = _scaled(found, factor)
         found.append(step)
     return tuple(found)
+
+
+def _scaled(steps: list[Step], factor: float) -> list[Step]:
+    """The result of steps times a factor.
+
+    A softmax takes it into what it divides by, and terms added since are multiplied one by one:
+    nothing is left to do for each element.
+    """
+    at = len(steps) - 1
+    while at > 0 and steps[at].op == "add":
+        at -= 1
+    if at < 0 or steps[at].op != "softmax" or abs(steps[at].factor * factor) >= MOST_FACTOR:
+        return [*steps, Step("scale_number", numbers=(factor,))]
+    return steps[:at] + [replace(each, factor=each.factor * factor) for each in steps[at:]]
 
 
 def _check(each: Pass, rank: int) -> None:
@@ -283,7 +306,7 @@ _STEPS: dict[type[Stage], Callable[[Any], tuple[Step, ...]]] = {
     Add: lambda s: _operand("add", s.term),
     Scale: lambda s: _operand("scale", s.factor),
     Clamp: _clamp,
-    Sigmoid: lambda s: (Step("sigmoid", numbers=(1.0,)),),
+    Sigmoid: lambda s: (Step("sigmoid"),),
     Tanh: lambda s: (Step("tanh"),),
     ChannelSoftmax: lambda s: (Step("softmax"),),
     ChannelSum: lambda s: (Step("sum"),),
@@ -340,17 +363,19 @@ SOURCES = blake2b(
 
 @dataclass(frozen=True)
 class Table:
-    """Steps as a kernel takes them: names and numbers in flat tuples."""
+    """Steps as a kernel takes them: names and numbers in flat tuples, one entry for each step."""
 
-    ops: tuple[str, ...]
-    at: tuple[int, ...]
-    size: tuple[int, ...]
-    count: tuple[int, ...]
+    ops: tuple[str, ...] = ()
+    at: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
+    count: tuple[int, ...] = ()
+    factor: tuple[int, ...] = ()  # where it stands; -1: none
     sources: str = SOURCES
 
     def rest(self, first: int) -> "Table":
         """The steps from ``first`` on."""
-        return Table(self.ops[first:], self.at[first:], self.size[first:], self.count[first:])
+        columns = (self.ops, self.at, self.size, self.count, self.factor)
+        return Table(*(each[first:] for each in columns))  # type: ignore[arg-type]
 
 
 class Arguments:
@@ -361,15 +386,21 @@ class Arguments:
         self.numbers: list[float] = []
 
     def table(self, steps: tuple[Step, ...]) -> Table:
-        at = []
+        at, factors = [], []
         for step in steps:
             at.append(len(self.tensors) if step.tensors else len(self.numbers))
             self.tensors.extend(step.tensors)
             for number in step.numbers:
                 self.numbers.extend(thirds(number))
-        ops = tuple(step.op for step in steps)
-        sizes = tuple(step.size for step in steps)
-        return Table(ops, tuple(at), sizes, tuple(step.count for step in steps))
+            factors.append(-1 if step.factor == 1 else len(self.numbers))
+            self.numbers.extend(() if step.factor == 1 else thirds(step.factor))
+        return Table(
+            tuple(step.op for step in steps),
+            tuple(at),
+            tuple(step.size for step in steps),
+            tuple(step.count for step in steps),
+            tuple(factors),
+        )
 
     def sign(self, window: Window | None) -> int:
         """Where the operand stands by whose sign a window takes its extremum."""

@@ -89,9 +89,9 @@ def bounded_exp(x):
 
 
 @triton.jit
-def sigmoid(x, factor):
-    """``1 / (1 + exp(-factor * x))``"""
-    return reciprocal(1.0 + power_of_two(x * (factor * -LOG2E)))
+def sigmoid(x):
+    """``1 / (1 + 2**x)``: the sigmoid of ``-x * log(2)``"""
+    return reciprocal(1.0 + power_of_two(x))
 
 
 @triton.jit

@@ -1,9 +1,9 @@
 """The stages after (and before) a convolution, on a tile of channels times positions.
 
 ``S`` is a ``lower.Table``: ``ops`` names them in order, ``at[i]`` is where step ``i`` finds its
-first number or tensor; for a statistic, ``size[i]`` channels share one and ``count[i]`` make a
-sample. One function serves every kernel: a new stage is a new branch here and a line in
-``lower.py``.
+first number or tensor, ``factor[i]`` where its factor is (-1: none); for a statistic, ``size[i]``
+channels share one and ``count[i]`` make a sample. One function serves every kernel: a new stage is
+a new branch here and a line in ``lower.py``.
 """
 
 import triton
@@ -29,6 +29,15 @@ def number(numbers, at, like):
         return wide + tl.cast(numbers[at + 2], tl.float64)
     else:
         return numbers[at]
+
+
+@triton.jit
+def times(values, numbers, at):
+    """Values times a step's factor, if it has one."""
+    if at < 0:
+        return values
+    else:
+        return values * number(numbers, at, values)
 
 
 @triton.jit
@@ -77,7 +86,8 @@ def steps(
     """
     for i in tl.static_range(len(S.ops)):
         if S.ops[i] == "add":
-            v = v + operand(tensors, S.at[i], channel, live, v, AXIS)
+            term = operand(tensors, S.at[i], channel, live, v, AXIS)
+            v = v + times(term, numbers, S.factor[i])
         elif S.ops[i] == "add_number":
             v = v + number(numbers, S.at[i], v)
         elif S.ops[i] == "poison":  # a bias that cancels but for NaN and Inf
@@ -89,7 +99,7 @@ def steps(
         elif S.ops[i] == "clamp":
             v = smaller(larger(v, number(numbers, S.at[i], v)), number(numbers, S.at[i] + 3, v))
         elif S.ops[i] == "sigmoid":
-            v = sigmoid(v, number(numbers, S.at[i], v))
+            v = sigmoid(v)
         elif S.ops[i] == "tanh":
             v = tanh(v)
         elif S.ops[i] == "softmax":
@@ -98,7 +108,8 @@ def steps(
             # A rounding of top * log2(e) is the same for all channels: it cancels.
             top = tl.max(v, AXIS) * LOG2E
             v = power_of_two(v * LOG2E - tl.expand_dims(top, AXIS))
-            v = v * tl.expand_dims(reciprocal(tl.sum(v, AXIS)), AXIS)
+            share = times(reciprocal(tl.sum(v, AXIS)), numbers, S.factor[i])
+            v = v * tl.expand_dims(share, AXIS)
         elif S.ops[i] == "sum":
             if v.shape[AXIS] > 1:
                 if not WHOLE:
