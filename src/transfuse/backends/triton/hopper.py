@@ -11,6 +11,7 @@ from math import gcd, prod
 from typing import Any
 
 from transfuse.backends.triton.lattice import Lattice, Three
+from transfuse.backends.triton.lower import Table
 from transfuse.backends.triton.tile import After, Block
 
 SHARED = 227 * 1024
@@ -164,6 +165,21 @@ class Config:
         row = self.depth * self.itemsize
         return row * (self.x_stages * self.strip + self.w_stages * self.channels)
 
+    def bias(self, geometry: Geometry, steps: Table) -> int:
+        """Where the operand stands that sums start from instead of zero; -1: there is none.
+
+        All tiles must share it. In 16 bits the result of a convolution is rounded coarsely anyway;
+        in tf32, sums that start from a large bias would lose bits of their products.
+        """
+        fits = self.itemsize == 2 and geometry.channels <= self.channels
+        return steps.at[0] if fits and steps.ops[:1] == ("add",) else -1
+
+    def room(self, geometry: Geometry, after: After, stored: int) -> int:
+        """Bytes of shared memory in all, at most: rings, the bias and ones, changes of layout."""
+        bias = 32 * (2 * self.positions + self.channels)
+        room = self.shared + scratch(self, stored) * self.consumers // 2
+        return room + (bias if self.bias(geometry, after.after) >= 0 else 0)
+
     def tiles_of_block(self, geometry: Geometry) -> int:
         """Tiles for one block of anchors: by class of depth and height, and by channels."""
         return geometry.classes[0] * geometry.classes[1] * -(-geometry.channels // self.channels)
@@ -243,7 +259,7 @@ def configs(geometry: Geometry, itemsize: int, after: After, stored: int) -> tup
         for config in (best, replace(best, store="tile")):
             for x_stages, w_stages, hold in rings:
                 each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
-                if each.shared + scratch(each, stored) <= SHARED and near(geometry, each, after):
+                if each.room(geometry, after, stored) <= SHARED and near(geometry, each, after):
                     found.append(each)
     return tuple(dict.fromkeys(found))
 
@@ -269,7 +285,7 @@ def near(geometry: Geometry, config: Config, after: After) -> bool:
 
 
 def scratch(config: Config, stored: int) -> int:
-    """Bytes of shared memory that the compiler takes to change layouts, at most."""
+    """Bytes of shared memory that the compiler takes for two consumers' changes of layout, at most."""
     wide = stored == 4
     if config.store == "rows":
         if config.vector == 4:
@@ -312,7 +328,7 @@ def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Conf
             if each.hold and each.x_stages == 3:
                 return each
         alone = replace(plain[0], x_stages=3, w_stages=4, consumers=1)
-        if itemsize == 2 and twice(alone, stored):
+        if itemsize == 2 and twice(alone.room(geometry, after, stored)):
             return alone
         x_stages, w_stages = 3, 7
     for each in plain:
@@ -321,6 +337,6 @@ def choose(geometry: Geometry, itemsize: int, after: After, stored: int) -> Conf
     return plain[0]
 
 
-def twice(config: Config, stored: int) -> bool:
-    """Whether two programs of one consumer fit a multiprocessor; each costs a kilobyte more."""
-    return 2 * (config.shared + scratch(config, stored) // 2 + 1024) <= SHARED + 1024
+def twice(room: int) -> bool:
+    """Whether two programs that take so much fit a multiprocessor; each costs a kilobyte more."""
+    return 2 * (room + 1024) <= SHARED + 1024

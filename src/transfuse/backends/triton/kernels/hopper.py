@@ -186,7 +186,7 @@ def consume(
     """One consumer: its half of every tile, multiplied, finished and stored."""
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     TAPS: gl.constexpr = len(G.taps)
-    strips, weights, x_full, x_empty, w_full, w_empty = rings
+    strips, weights, x_full, x_empty, w_full, w_empty, bias = rings
     tiles = rest[2]
     more = rest[8]
     if C.axis == 0:
@@ -195,9 +195,7 @@ def consume(
         SHAPE: gl.constexpr = [C.positions, C.channels]
     strip = 0
     step = 0
-    ALIKE: gl.constexpr = G.channels <= C.channels  # all tiles have the same channels
-    if ALIKE:
-        start = first_sum(0, rest, G, C, A, SHAPE, ACC)
+    BIASED: gl.constexpr = bias_of(G, C, A) >= 0
     if C.hold and gl.program_id(0) < tiles:  # filled once: the barriers stay open
         HELD: gl.constexpr = C.w_stages
         for i in gl.static_range(HELD):
@@ -206,10 +204,16 @@ def consume(
         block, cd, ch, channels = locate(tile, G, C)
         _, nd, _ = entry(G, 0, cd)
         _, nh, _ = entry(G, 1, ch)
-        if not ALIKE:
-            start = first_sum(channels, rest, G, C, A, SHAPE, ACC)
-        even = start
-        odd = start
+        even = gl.zeros(SHAPE, gl.float32, ACC)
+        odd = even
+        if BIASED:
+            ones, column = bias
+            even = multiply(ones.index(0), column, even, C)
+            if G.joined == 2:
+                odd = multiply(ones.index(1), column, odd, C)
+                even, odd = warpgroup_mma_wait(2, deps=[even, odd])
+            else:
+                even = warpgroup_mma_wait(1, deps=[even])
         begun = step
         # One round, though no compiler knows: the assembler (ptxas 12.8) moves the first use of the
         # sums before the wait for them, but not into a loop.
@@ -260,35 +264,34 @@ def consume(
 
 
 @gluon.constexpr_function
-def bias_of(table, config):
-    """Where the operand stands that sums start from instead of zero; -1: there is none.
-
-    In 16 bits the result of a convolution is rounded coarsely anyway; in tf32, sums that start
-    from a large bias would lose bits of its products.
-    """
-    return table.at[0] if config.itemsize == 2 and table.ops[:1] == ("add",) else -1
+def bias_of(geometry, config, after):
+    """Where the operand stands that sums start from; -1: they start from zero."""
+    return config.bias(geometry, after.after)
 
 
 @gluon.constexpr_function
-def without_bias(table, config):
-    """The steps left for after the convolution."""
-    return table.rest(1 if bias_of(table, config) >= 0 else 0)
+def steps_left(geometry, config, after):
+    """Steps that no sum has begun with."""
+    return after.after.rest(1 if config.bias(geometry, after.after) >= 0 else 0)
 
 
 @gluon.jit
-def first_sum(
-    first, rest, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-    SHAPE: gl.constexpr, ACC: gl.constexpr,
-):  # fmt: skip
-    """What a tile's sums start from."""
-    AT: gl.constexpr = bias_of(A.after, C)
-    zero = gl.zeros(SHAPE, gl.float32, ACC)
-    if AT < 0:
-        return zero
-    else:
-        channel = first + gl.arange(0, C.channels, layout=gl.SliceLayout(1 - C.axis, ACC))
-        bias = gl.load(rest[3][AT] + channel, mask=channel < G.channels, other=0.0)
-        return gl.broadcast(gl.expand_dims(bias.to(gl.float32), 1 - C.axis), zero)[0]
+def bias_as_product(x, tensors, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr):
+    """Rows for both width classes, and weights, whose product is the bias; of the type of ``x``.
+
+    Sums that start from it cost no instruction for each element, not even to set them to zero.
+    """
+    AT: gl.constexpr = bias_of(G, C, A)
+    FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
+    NARROW: gl.constexpr = gl.NVMMASharedLayout(32, 16, 2)
+    channel = gl.arange(0, C.channels, layout=gl.SliceLayout(1, FLAT))
+    column = gl.arange(0, 16, layout=gl.SliceLayout(0, FLAT))
+    bias = gl.load(tensors[AT] + channel, mask=channel < G.channels, other=0.0).to(x.dtype)
+    bias = gl.where(gl.expand_dims(column == 0, 0), gl.expand_dims(bias, 1), 0.0)
+    rows = gl.allocate_shared_memory(x.dtype, [2, C.positions, 16], NARROW)
+    for i in gl.static_range(2):  # twice, or the compiler would make one product of the two
+        rows.index(i).store(gl.full([C.positions, 16], 1.0, x.dtype, FLAT))
+    return rows, gl.allocate_shared_memory(x.dtype, [C.channels, 16], NARROW, bias.to(x.dtype))
 
 
 @gluon.jit
@@ -326,7 +329,7 @@ def finish(
     """Steps, statistic and store of one consumer's share of a tile."""
     out, batch, _, tensors, numbers, partials, plane, counted, _ = rest
     AXIS: gl.constexpr = C.axis
-    STEPS: gl.constexpr = without_bias(A.after, C)
+    STEPS: gl.constexpr = steps_left(G, C, A)
     WHOLE: gl.constexpr = G.channels % C.channels == 0
     channel, p = indices(v, C)
     channel += first
@@ -447,8 +450,11 @@ def convolve_hopper(
     for i in gl.static_range(W_STAGES):
         mbarrier.init(w_full.index(i), count=1)
         mbarrier.init(w_empty.index(i), count=C.consumers)
+    bias = ()
+    if bias_of(G, C, A) >= 0:
+        bias = bias_as_product(x, tensors, G, C, A)
     fence_async_shared()
-    rings = (strips, weights, x_full, x_empty, w_full, w_empty)
+    rings = (strips, weights, x_full, x_empty, w_full, w_empty, bias)
     more = gl.minimum(epoch, 1).to(gl.int32) - 1  # always 0
     rest = (out, batch, tiles, tensors, numbers, partials, plane, counted, more)
     if C.consumers == 2:
