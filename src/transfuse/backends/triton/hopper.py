@@ -285,7 +285,7 @@ def near(geometry: Geometry, config: Config, after: After) -> bool:
 
 
 def scratch(config: Config, stored: int) -> int:
-    """Bytes of shared memory that the compiler takes for two consumers' changes of layout, at most."""
+    """Bytes of shared memory that the compiler takes to change layouts, for two consumers."""
     wide = stored == 4
     if config.store == "rows":
         if config.vector == 4:
