@@ -455,6 +455,16 @@ def test_inference_tensors() -> None:
     torch.testing.assert_close(y.clone(), F.conv_transpose2d(X, w.clone(), stride=2))
 
 
+@pytest.mark.parametrize("positions", [1, 5], ids="{} positions".format)
+def test_torchs_default_device_does_not_matter(positions: int) -> None:
+    """Results and packed weights are on the CPU, wherever torch would make a tensor by itself."""
+    weights._kept.clear()
+    x, w = torch.randn(2, 3, positions, 1), fresh_weight()
+    with torch.device("meta"):
+        y = transfuse.conv_transpose2d(x, w, backend="cpu")
+    torch.testing.assert_close(y, F.conv_transpose2d(x, w))
+
+
 # ---- memory ----------------------------------------------------------------------------------
 
 PER_THREAD = 4 * 2**20

@@ -50,7 +50,8 @@ class Cpu:
         if ready.assumes and not all(isfinite(each.sum().item()) for each in operands.values()):
             ready = _ready(chain, problem, False)
         if out is None:
-            out = torch.empty(ready.shape, dtype=x.dtype, memory_format=ready.format)
+            # By name: torch's default device may be another.
+            out = torch.empty(ready.shape, dtype=x.dtype, device="cpu", memory_format=ready.format)
         elif out.is_neg():
             return out.copy_(self.run(chain, problem, x, weight, operands))
         if not out.numel():

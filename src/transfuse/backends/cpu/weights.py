@@ -98,7 +98,7 @@ def _pack(core: ctypes.CDLL, program: library.Program, weight: Tensor, threads: 
 def pack(core: ctypes.CDLL, program: library.Program, weight: Tensor) -> Tensor:
     """Weights in memory of their own, as the core reads them."""
     size = core.transfuse_packed_bytes(program)
-    memory = torch.empty(size + 64, dtype=torch.uint8)
+    memory = torch.empty(size + 64, dtype=torch.uint8, device="cpu")
     memory = memory[-memory.data_ptr() % 64 :][:size]
     ci, co, *taps = weight.stride()
     strides = library.Strides(ci, co, *(0,) * (3 - len(taps)), *taps)
