@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from transfuse.backends.cpu import results
+
 
 class Clock(Protocol):
     """``time`` gives device seconds and host seconds of one call."""
@@ -31,7 +33,8 @@ class HostClock:
     def peak(self, call: Callable[[], Any]) -> int | None:
         reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
         try:
-            ctypes.CDLL(None).malloc_trim(0)  # memory kept for reuse would hide what is taken
+            results.release()  # memory kept for reuse would hide what is taken
+            ctypes.CDLL(None).malloc_trim(0)
             reset.write_text("5", encoding="ascii")  # sets the peak to what is resident now
             before = _kilobytes(status, "VmHWM")
             call()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transfuse.backends.base import Verdict
-from transfuse.backends.cpu import library, lower, single, threads
+from transfuse.backends.cpu import library, lower, results, single, threads
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -50,8 +50,7 @@ class Cpu:
         if ready.assumes and not all(isfinite(each.sum().item()) for each in operands.values()):
             ready = _ready(chain, problem, False)
         if out is None:
-            # By name: torch's default device may be another.
-            out = torch.empty(ready.shape, dtype=x.dtype, device="cpu", memory_format=ready.format)
+            out = ready.result(x)
         elif out.is_neg():
             return out.copy_(self.run(chain, problem, x, weight, operands))
         if not out.numel():
@@ -98,9 +97,11 @@ class _Ready:
         self.assumes = assumes
         is_product = single.serves(plan.chain, plan.problem)
         self.product = single.product(plan.problem) if is_product else None
-        self.shape = plan.chain.shapes(plan.problem)[-1].dims
+        shape = plan.chain.shapes(plan.problem)[-1]
+        self._shape = shape.dims
+        self._large = shape.numel * ELEMENTS[plan.problem.dtype].itemsize >= results.LEAST
         last = plan.problem.layout == "channels_last"
-        self.format = CHANNELS_LAST.get(plan.problem.rank) if last else None
+        self._format = CHANNELS_LAST.get(plan.problem.rank) if last else None
         instructions = list(lower.epilogue(plan))
         steps = [each.step(lambda name: 0) for each in instructions]
         self._steps = (library.Step * len(steps))(*steps)
@@ -112,6 +113,13 @@ class _Ready:
         ]
         self._program = _program(plan)
         self._program.steps, self._program.steps_count = self._steps, len(steps)
+
+    def result(self, x: Tensor) -> Tensor:
+        """Memory for what comes of an input."""
+        if self._large:
+            return results.empty(self._shape, x.dtype, self._format)
+        # Where x is: torch's default device may be another.
+        return torch.empty(self._shape, dtype=x.dtype, device=x.device, memory_format=self._format)
 
     def program(self, x: Tensor, out: Tensor, operands: Mapping[str, Tensor]) -> library.Program:
         """The program of one call. A copy: others may run at the same time."""
