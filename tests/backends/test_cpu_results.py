@@ -40,7 +40,7 @@ def of(size: int, dtype: torch.dtype = torch.uint8) -> Tensor:
 
 def idle() -> list[int]:
     """The addresses of idle memory, longest idle first."""
-    return list(results._idle)
+    return [memory.ctypes.data for memory in results._idle.values()]
 
 
 @pytest.fixture(autouse=True)

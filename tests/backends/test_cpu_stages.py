@@ -223,6 +223,25 @@ def test_operands_that_are_not_finite(then: tuple[Stage, ...], line: str) -> Non
         assert_right(chain, problem, bad_operands)
 
 
+@pytest.mark.parametrize("dtype", ELEMENTS)
+def test_finite_is_what_torch_says(dtype: str) -> None:
+    core = cpu.library.load()
+    assert core is not None
+    info = torch.finfo(ELEMENTS[dtype].dtype)
+    edges = [info.max, info.min, info.tiny, ELEMENTS[dtype].tiny, -0.0, 1.0]
+    values = torch.tensor(edges, dtype=ELEMENTS[dtype].dtype)
+    assert values.isfinite().all()
+    assert cpu._finite(core, dtype, values)
+    for bad in (nan, inf, -inf):
+        for at in range(len(values)):
+            spoilt = values.clone()
+            spoilt[at] = bad
+            assert not cpu._finite(core, dtype, spoilt)
+            assert cpu._finite(core, dtype, spoilt[at + 1 :])
+            every_second = torch.stack([values, spoilt], dim=1)
+            assert cpu._finite(core, dtype, every_second[:, 0])
+
+
 def test_every_stage_is_here() -> None:
     here = {type(stage) for then in ALONE for stage in then} | {type(s) for s in BEFORE}
     shut = ("ConvTranspose", "Env", "Kind", "Number", "Operand", "Stage", "softmax", "sum")

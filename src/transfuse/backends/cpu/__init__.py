@@ -7,7 +7,7 @@ Weights are packed once and kept while their tensor lives and does not change. T
 import ctypes
 from collections.abc import Mapping
 from functools import lru_cache
-from math import isfinite, prod
+from math import prod
 
 import torch
 from torch import Tensor
@@ -47,8 +47,9 @@ class Cpu:
         assert core is not None
         ready = _ready(chain, problem)
         # Rewrites assume finite operands; these few numbers are looked at, as no plan can.
-        if ready.assumes and not all(isfinite(each.sum().item()) for each in operands.values()):
-            ready = _ready(chain, problem, False)
+        if ready.assumes:
+            finite = all(_finite(core, problem.dtype, each) for each in operands.values())
+            ready = ready if finite else _ready(chain, problem, False)
         if out is None:
             out = ready.result(x)
         elif out.is_neg():
@@ -132,6 +133,11 @@ class _Ready:
                 setattr(steps[i], field, operands[name].data_ptr())
             program.steps = steps
         return program
+
+
+def _finite(core: ctypes.CDLL, dtype: str, values: Tensor) -> bool:
+    dense, element = values.contiguous(), library.ELEMENTS.index(dtype)
+    return bool(core.transfuse_finite(dense.data_ptr(), dense.numel(), element))
 
 
 def _multiply(

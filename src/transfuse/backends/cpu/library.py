@@ -99,6 +99,7 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_packed_bytes.restype = ctypes.c_int64
     core.transfuse_pack.argtypes = (program, ctypes.c_void_p, Strides, ctypes.c_void_p)
     core.transfuse_digest.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, Digest)
+    core.transfuse_finite.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
     core.transfuse_run.argtypes = (program, ctypes.c_int32)
     return core
 

@@ -13,15 +13,19 @@ import os
 import weakref
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
+
+Memory = np.ndarray[tuple[int], np.dtype[np.uint8]]
+"""Bytes that torch gave; every result lies in a slice of its own."""
 
 LEAST = 2**20
 """Bytes of a large result; smaller ones are torch's."""
 PIECES = 32
 """Idle pieces at the most, so that looking through them takes no time."""
-_idle: dict[int, Tensor] = {}
-"""Memory in which no result lies, by its address; the longest idle comes first."""
+_idle: dict[int, Memory] = {}
+"""Memory in which no result lies, by its id; the longest idle comes first."""
 
 
 def _limit() -> int:
@@ -40,13 +44,13 @@ def empty(
     shape: tuple[int, ...], dtype: torch.dtype, memory_format: torch.memory_format | None = None
 ) -> Tensor:
     """As ``torch.empty`` on the CPU, but the storage cannot grow: it does not own its memory."""
-    count = prod(shape)
-    memory = _reused(count * dtype.itemsize)
+    size = prod(shape) * dtype.itemsize
+    memory = _reused(size)
     if memory is None:
-        memory = _fresh(count * dtype.itemsize)
-    array = memory.numpy()
+        memory = _fresh(size)
+    array = memory[:size]
     weakref.finalize(array, _keep, memory).atexit = False
-    flat = torch.frombuffer(array, dtype=dtype, count=count)
+    flat = torch.frombuffer(array, dtype=dtype)
     # A view would be bound to the mode in which it was made: without gradients, say.
     return flat.resize_(shape, memory_format=memory_format)
 
@@ -56,33 +60,34 @@ def release() -> None:
     _idle.clear()
 
 
-def _reused(size: int) -> Tensor | None:
+def _reused(size: int) -> Memory | None:
     """Idle memory that a result of this size nearly fills; the last one used is still in caches."""
     for memory in reversed(list(_idle.values())):
         fits = size <= memory.nbytes <= size * 5 // 4
-        if fits and _idle.pop(memory.data_ptr(), None) is not None:  # else another thread has it
+        if fits and _idle.pop(id(memory), None) is not None:  # else another thread has it
             return memory
     return None
 
 
-def _fresh(size: int) -> Tensor:
+def _fresh(size: int) -> Memory:
     try:
-        return torch.empty(size, dtype=torch.uint8, device="cpu")
+        memory = torch.empty(size, dtype=torch.uint8, device="cpu")
     except RuntimeError:
         release()  # perhaps this is what is missing
-        return torch.empty(size, dtype=torch.uint8, device="cpu")
+        memory = torch.empty(size, dtype=torch.uint8, device="cpu")
+    return memory.numpy()
 
 
-def _keep(memory: Tensor) -> None:
+def _keep(memory: Memory) -> None:
     if memory.nbytes > MOST:  # it would only drive out the others
         return
-    _idle[memory.data_ptr()] = memory
+    _idle[id(memory)] = memory
     idle = list(_idle.values())
     total = sum(each.nbytes for each in idle)
     for number, each in enumerate(idle):
         if total <= MOST and len(idle) - number <= PIECES:
             return
-        _idle.pop(each.data_ptr(), None)
+        _idle.pop(id(each), None)
         total -= each.nbytes
 
 

@@ -45,6 +45,16 @@ const std::vector<Choice>& choices() {
     return found;
 }
 
+// NaN and Inf have every bit of the exponent set.
+template <class Bits> bool finite(const void* values, int64_t count, Bits exponent) {
+    for (int64_t i = 0; i < count; i++) {
+        Bits value;
+        std::memcpy(&value, static_cast<const Bits*>(values) + i, sizeof value);
+        if ((value & exponent) == exponent) return false;
+    }
+    return true;
+}
+
 size_t chosen = 0;
 thread_local std::string message;
 
@@ -91,6 +101,15 @@ int transfuse_pack(const transfuse_program* program, const void* weights, const 
 
 int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t* found) {
     return guarded([&] { choices()[chosen].engine->digest(data, bytes, threads, found); });
+}
+
+int transfuse_finite(const void* values, int64_t count, int32_t element) {
+    switch (element) {
+        case TF_F32: return finite<uint32_t>(values, count, 0x7f800000);
+        case TF_F64: return finite<uint64_t>(values, count, 0x7ff0000000000000);
+        case TF_F16: return finite<uint16_t>(values, count, 0x7c00);
+        default: return finite<uint16_t>(values, count, 0x7f80);
+    }
 }
 
 int transfuse_run(const transfuse_program* program, int32_t threads) {

@@ -25,6 +25,9 @@ int transfuse_pack(const transfuse_program* program, const void* weights, const 
  * hold within a process, for one instruction set. */
 int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t* found);
 
+/* Whether none of these values, of an element type, is NaN or Inf. */
+int transfuse_finite(const void* values, int64_t count, int32_t element);
+
 int transfuse_run(const transfuse_program* program, int32_t threads);
 
 #ifdef __cplusplus
