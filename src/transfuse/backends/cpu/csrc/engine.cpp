@@ -102,11 +102,13 @@ template <class T> class Engine {
                        {p, source.data, source.element, source.strides, source.inputs}, {}};
         };
         in_parallel(threads, tiles * p.parts, prepare, [&](Own& own, int64_t i) {
-            const int64_t t = i / p.parts, part = i % p.parts, k = t % per_sample;
+            // The last tile of every sample, the smallest, comes last of all: threads end at about the same time.
+            const int64_t others = per_sample - 1, part = i % p.parts, late = i / p.parts - p.batch * others;
+            const int64_t n = late < 0 ? i / p.parts / others : late;
+            const int64_t k = late < 0 ? i / p.parts % others : others, t = n * per_sample + k;
             const int64_t index[3] = {k / counts[2] / counts[1], k / counts[2] % counts[1], k % counts[2]};
             const auto found = division.boxes(begin, fresh, end, division.tile_at(index, size, at[end].extents));
-            Tile<T> tile = {found[0],      at[begin].channels, own.values.get(), own.spare.get(),
-                            t / per_sample, part,              t};
+            Tile<T> tile = {found[0], at[begin].channels, own.values.get(), own.spare.get(), n, part, t};
             if (begin == 0)
                 own.convolve(tile);
             else
