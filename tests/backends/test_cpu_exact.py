@@ -73,6 +73,8 @@ LINES = [
     "n1 ci2 co16 i9x11x13 k3 s2 p1 op1",
     "n3 ci2 co5 i40x3x5 k2x1x3 s1x3x2",
     "n1 ci1 co1 i70x90 k3 s1 p1",
+    # weights beyond the cache, tiles of half the rows
+    "n24 ci32 co32 i11x13 k8 fp64",
     # huge strides, kernels smaller than the stride: most outputs meet no tap
     "n2 ci3 co5 i4 k3 s17 p1 op16",
     "n1 ci3 co17 i3 k70 s64 p2 op63",

@@ -12,6 +12,7 @@ constexpr int64_t TILE_BYTES = 224 * 1024;  // a tile's values, beside its input
 constexpr int64_t LARGEST_BYTES = 2 << 20;   // of a tile, however wide the stride
 constexpr int64_t HEAVY_BYTES = 512 * 1024;  // weights beyond the second-level cache
 constexpr int64_t FEWEST_TILES = 48;        // so that many threads find work; never by their number
+constexpr int64_t FEWEST_MET = 128;         // positions of a tile for every weight, where tiles are halved
 constexpr int64_t ENOUGH_TILES = 24;        // fewer, and channels are cut into parts
 constexpr int64_t COPY_BYTES = 800 * 1024;  // of inputs, where the parts of a tile's channels share them
 
@@ -109,7 +110,9 @@ template <class T> class Division {
                 size[a] = ((extents[a] + count - 1) / count + by - 1) / by * by;  // none much smaller
                 tiles *= count;
             }
-            if (tiles >= fewest || limit / 2 < std::max(block, smallest)) return;
+            if (tiles < fewest && limit / 2 >= std::max(block, smallest)) continue;
+            if (heavy && tiles < 2 * fewest && p.parts == 1) halve(begin, fresh, end, rows, size);
+            return;
         }
     }
 
@@ -223,6 +226,15 @@ template <class T> class Division {
             if (box.size(1) % (2 * p.stride[1]) == 0) return rows;
         }
         return 1;
+    }
+
+    // Half the rows, so that more threads find work and wait less for the last one, if every weight still
+    // meets so many positions that reading it again costs nothing.
+    void halve(size_t begin, size_t fresh, size_t end, int64_t rows, int64_t* size) const {
+        const int64_t half[3] = {size[0], (size[1] / rows + 1) / 2 * rows, size[2]}, first[3] = {0, 0, 0};
+        const Box box = boxes(begin, fresh, end, tile_at(first, half, at[end].extents))[0];
+        const int64_t met = box.positions() / (p.stride[0] * p.stride[1] * p.stride[2]);
+        if (met >= FEWEST_MET) size[1] = half[1];
     }
 
     // Makes tiles larger while they fit: along the axis where inputs that neighbours read too weigh most.
