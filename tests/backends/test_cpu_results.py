@@ -240,6 +240,17 @@ def test_python_threads_get_memory_of_their_own() -> None:
     assert 0 < len(set(idle())) == len(idle()) <= results.PIECES
 
 
+def test_results_that_torch_frees_without_pythons_lock() -> None:
+    """As the engine of gradients frees what a graph has saved."""
+    factor = torch.ones((), requires_grad=True)
+    y = call()
+    address, loss = y.data_ptr(), (y * factor).sum()
+    del y
+    assert idle() == []
+    loss.backward()
+    assert idle() == [address]
+
+
 class Cycle:
     """Something that only the collector frees."""
 
