@@ -235,7 +235,7 @@ def test_most_of_the_special_results_are_finite() -> None:
 def test_the_sample_has_every_feature() -> None:
     for sample in (EXACT, SPECIAL):
         assert {(p.rank, p.dtype) for p in sample} == set(product((1, 2, 3), DTYPES))
-        assert {p.batch for p in sample} == {1, 2, 3}
+        assert {p.batch for p in sample} >= {1, 2, 3}
         for rank in (1, 2, 3):
             of_rank = [p for p in sample if p.rank == rank]
             assert any(p.groups == 1 for p in of_rank)
