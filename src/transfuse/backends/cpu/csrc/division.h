@@ -110,10 +110,24 @@ template <class T> class Division {
                 size[a] = ((extents[a] + count - 1) / count + by - 1) / by * by;  // none much smaller
                 tiles *= count;
             }
-            if (tiles < fewest && limit / 2 >= std::max(block, smallest)) continue;
-            if (heavy && tiles < 2 * fewest && p.parts == 1) halve(begin, fresh, end, rows, size);
-            return;
+            if (tiles >= fewest || limit / 2 < std::max(block, smallest)) return;
         }
+    }
+
+    // Half the rows where weights are heavy and tiles few, so that many threads find work and wait less for
+    // the last one: if every weight still meets so many positions that reading it again costs nothing.
+    void halve(size_t begin, size_t fresh, size_t end, int64_t* size) const {
+        const int64_t weights = weight_bytes();
+        if (begin > 0 || p.parts > 1 || weights <= HEAVY_BYTES || weights > 8 * HEAVY_BYTES) return;
+        for (size_t i = begin; i < end; i++)
+            if (is_resident(p.steps[i].op)) return;
+        int64_t tiles = p.batch;
+        for (int a = 0; a < 3; a++) tiles *= (at[end].extents[a] + size[a] - 1) / size[a];
+        const int64_t rows = std::min(rows_of_pairs(begin, fresh, end), at[end].extents[1]);
+        const int64_t half[3] = {size[0], (size[1] / rows + 1) / 2 * rows, size[2]};
+        const int64_t positions = values(begin, fresh, end, half) / at[0].channels.slots;
+        const bool enough = positions / (p.stride[0] * p.stride[1] * p.stride[2]) >= FEWEST_MET;
+        if (tiles < 2 * FEWEST_TILES && enough) size[1] = half[1];
     }
 
     static Box tile_at(const int64_t* index, const int64_t* size, const int64_t* extents) {
@@ -226,15 +240,6 @@ template <class T> class Division {
             if (box.size(1) % (2 * p.stride[1]) == 0) return rows;
         }
         return 1;
-    }
-
-    // Half the rows, so that more threads find work and wait less for the last one, if every weight still
-    // meets so many positions that reading it again costs nothing.
-    void halve(size_t begin, size_t fresh, size_t end, int64_t rows, int64_t* size) const {
-        const int64_t half[3] = {size[0], (size[1] / rows + 1) / 2 * rows, size[2]}, first[3] = {0, 0, 0};
-        const Box box = boxes(begin, fresh, end, tile_at(first, half, at[end].extents))[0];
-        const int64_t met = box.positions() / (p.stride[0] * p.stride[1] * p.stride[2]);
-        if (met >= FEWEST_MET) size[1] = half[1];
     }
 
     // Makes tiles larger while they fit: along the axis where inputs that neighbours read too weigh most.

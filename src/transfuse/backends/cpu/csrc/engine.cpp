@@ -85,6 +85,7 @@ template <class T> class Engine {
     void segment(size_t begin, size_t fresh, size_t end, T* keep) {
         int64_t size[3], counts[3];
         division.divide(begin, fresh, end, size);
+        division.halve(begin, fresh, end, size);
         for (int a = 0; a < 3; a++) counts[a] = (at[end].extents[a] + size[a] - 1) / size[a];
         const int64_t per_sample = counts[0] * counts[1] * counts[2], tiles = p.batch * per_sample;
         // The parts of a tile one after another: a thread that takes several reads the inputs once.
