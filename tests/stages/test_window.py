@@ -159,6 +159,22 @@ def test_illegal_windows(stage: Window, message: str) -> None:
         stage.apply(torch.zeros(1, 1, 4, 9), {})
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("pool", [max_pool, avg_pool])
+def test_windows_that_torch_refuses(pool: Callable[..., Window], rank: int) -> None:
+    """The same ones, also those that are larger than the input but not than its padding."""
+    for kernel, n in product(range(1, 6), range(1, 6)):
+        for padding in range(kernel // 2 + 1):
+            stage, sizes = pool(kernel, 1, padding), (6,) * (rank - 1) + (n,)
+            try:
+                theirs = tuple(stage.apply(torch.zeros(1, 1, *sizes), {}).shape)
+            except RuntimeError:
+                with pytest.raises(RuntimeError, match=f"smaller than a window of {kernel}"):
+                    stage.shape(Shape(1, 1, sizes))
+            else:
+                assert stage.shape(Shape(1, 1, sizes)).dims == theirs
+
+
 @pytest.mark.parametrize(
     ("stage", "text", "tiles"),
     [

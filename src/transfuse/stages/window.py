@@ -105,6 +105,18 @@ class AvgPool(Window):
     name: ClassVar[str] = "avg_pool"
     divide: bool = True
 
+    def shape(self, shape: Shape) -> Shape:
+        found = super().shape(shape)
+        for n, (kernel, _, padding) in zip(
+            shape.spatial, self.windows(len(shape.spatial)), strict=True
+        ):
+            if n < kernel and len(shape.spatial) == 3:
+                raise RuntimeError(
+                    f"avg_pool: input of size {list(shape.spatial)} is smaller than a window of "
+                    f"{kernel}; in three dimensions padding={padding} does not count, as in torch"
+                )
+        return found
+
     def apply(self, x: Tensor, env: Env) -> Tensor:
         y = _AVG[x.dim()](x, *self._options(x))
         return y if self.divide else y * self.cells(x.dim() - 2)

@@ -104,6 +104,11 @@ FLAT = "n2 ci4 co6 i9x9 k3"
             "it pools once after the convolution, and avg_pool(2) is one more",
         ),
         (
+            "n2 ci4 co6 i9x9 k3 g2",
+            (softmax("channels"), max_pool(2)),
+            "it pools in the convolution's own pass, and max_pool(2) comes after a cut",
+        ),
+        (
             "n64 ci4 co64 i99x99 k3",
             (batch_norm(), max_pool(2, 1)),
             "windows of max_pool(2, stride 1) overlap where a statistic is gathered before them",
@@ -119,7 +124,7 @@ FLAT = "n2 ci4 co6 i9x9 k3"
             "softmax and sum over 20000 channels do not fit one tile",
         ),
     ],
-    ids=["two pools", "overlap", "sum first", "channels"],
+    ids=["two pools", "late pool", "overlap", "sum first", "channels"],
 )
 def test_refusals(line: str, then: tuple[Stage, ...], reason: str) -> None:
     assert refusal(line, *then) == reason

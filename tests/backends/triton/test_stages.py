@@ -88,6 +88,8 @@ ALONE: list[tuple[Stage, ...]] = [
     (softmax("space"),),
     (scale(90), softmax("space")),
     (clamp(-1, 2), softmax("space")),
+    (softmax("channels"), scale(-3), add("a"), sigmoid()),
+    (softmax("channels"), add("a"), scale(2.5), add("b")),
 ]
 BEFORE: list[tuple[Stage, ...]] = [
     (max_pool(2),),

@@ -208,7 +208,10 @@ class _Walk:
 
     def _pass(self, result: Shape, late: int | None, stores: bool) -> None:
         windows = [at for at, step in enumerate(self.steps) if isinstance(step, Window)]
-        if len(windows) > 1 or (windows and not self.convolves):
+        if windows and not self.convolves:
+            found = self.steps[windows[-1]]
+            raise Refused(f"it pools in the convolution's own pass, and {found} comes after a cut")
+        if len(windows) > 1:
             found = self.steps[windows[-1]]
             raise Refused(f"it pools once after the convolution, and {found} is one more")
         at = windows[0] if windows else -1
