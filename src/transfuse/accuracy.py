@@ -68,9 +68,10 @@ class Oracle:
         change = (near - self.exact).abs()
         change = change[change.isfinite()]
         moved = float(change.max()) if change.numel() else 0.0
-        # In float64 the oracle errs as much as the result.
-        oracles = 2 if self.element.compute == torch.float64 else 1
-        self.allowed = oracles * SAFETY * sqrt(length or terms(chain.core(problem))) * moved
+        roundings = sqrt(length or terms(chain.core(problem)))
+        if self.element.compute == torch.float64:  # the oracle errs, too, also in its statistics
+            roundings += sqrt(longest_sum(chain, problem))
+        self.allowed = SAFETY * roundings * moved
 
     def judge(self, y: Tensor) -> Accuracy:
         """NaN and Inf in the same places, every error within its budget."""

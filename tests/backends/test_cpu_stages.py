@@ -192,6 +192,23 @@ def test_stage_with_nan_and_inf(chain: Chain, problem: Problem) -> None:
     assert_right(chain, problem, fills.special)
 
 
+def narrow() -> Iterator[Any]:
+    """Windows before the convolution that reach beyond an input at both ends."""
+    pools = [max_pool(3, 2, 1), max_pool(2, 2, 1), max_pool(5, 3, 2), avg_pool(3, 2, 1)]
+    for line in ("n2 ci3 co6 i1 k3", "n2 ci3 co6 i5x1 k2 s2", "n1 ci2 co6 i3x3x2 k2"):
+        for i, before in enumerate([*pools, avg_pool(5, 2, 2), avg_pool(2, 3, 1)]):
+            problem = Problem.parse(f"{line} {DTYPES[i % 4]}")
+            chain = chain_of(problem, before=[before])
+            if problem.rank < 3 or before.name == "max_pool":
+                yield pytest.param(chain, problem, id=f"{problem} | {chain}")
+
+
+@pytest.mark.parametrize("fill", [fills.real, fills.special])
+@pytest.mark.parametrize(("chain", "problem"), list(narrow()))
+def test_pools_of_narrow_inputs(chain: Chain, problem: Problem, fill: Any) -> None:
+    assert_right(chain, problem, fill)
+
+
 def bad_operands(chain: Chain, problem: Problem, seed: int) -> Filled:
     """One channel of every operand is NaN, one Inf, one -Inf, one 0; all else is as usual."""
     x, w, operands = fills.real(chain, problem, seed)

@@ -88,7 +88,7 @@ template <class T> class Source {
         for (int64_t k = 0; k < p.pool.kernel[2]; k++) {
             const int64_t off = k - padding;  // 0 <= x * stride + off < width
             const int64_t lo = off < 0 ? (-off + stride - 1) / stride : 0;
-            const int64_t hi = std::min(inputs[2], (p.spatial[2] - 1 - off) / stride + 1);
+            const int64_t hi = std::min(inputs[2], (p.spatial[2] - off + stride - 1) / stride);  // rounded up
             for (int64_t x = lo; x < hi; x++) to[x] = fold(to[x], from[x * stride + off]);
         }
     }
