@@ -175,6 +175,10 @@ LOG2E = 1 / log(2)
         ("softmax, add b, sigmoid", f"softmax *{-LOG2E}, add b *{-LOG2E}, sigmoid"),
         ("softmax, tanh, scale 3", "softmax, tanh, scale_number 3.0"),
         ("softmax, scale 1e29, scale 1e29", "softmax *1e+29, scale_number 1e+29"),
+        (
+            "softmax, scale 1e-29, add b, scale 1e29, scale 1e29",
+            f"softmax *{1e-29 * 1e29}, add b *1e+29, scale_number 1e+29",
+        ),
         ("add b, scale 3", "add b, scale_number 3.0"),
     ],
 )
@@ -186,7 +190,7 @@ def test_numbers_move_where_they_cost_nothing(then: str, steps: str) -> None:
         "softmax": softmax("channels"),
         "add b": add("b"),
     }
-    numbers = ("3", "5", "1e29", "1e31", "nan")
+    numbers = ("3", "5", "1e-29", "1e29", "1e31", "nan")
     words |= {f"scale {each}": scale(float(each)) for each in numbers} | {"scale b": scale("b")}
     chain = Chain(conv_transpose(2), *(words[each] for each in then.split(", ")))
     problem = Problem.parse("n1 ci2 co3 i4x4 k3 fp16 cuda:sm90")

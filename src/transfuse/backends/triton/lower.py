@@ -40,7 +40,8 @@ MOST_FACTOR = 2.0**100
 class Step:
     """One step of a tile. ``tensors`` are operands by name, or ``(statistic, half)``.
 
-    ``factor``: what the step adds, or divides by, is multiplied by it, and so is its result.
+    ``factor`` multiplies its result: a softmax takes it into the shares, an addition into its term
+    (what it is added to was multiplied before).
     """
 
     op: str
@@ -260,9 +261,11 @@ def _scaled(steps: list[Step], factor: float) -> list[Step]:
     at = len(steps) - 1
     while at > 0 and steps[at].op == "add":
         at -= 1
-    if at < 0 or steps[at].op != "softmax" or abs(steps[at].factor * factor) >= MOST_FACTOR:
-        return [*steps, Step("scale_number", numbers=(factor,))]
-    return steps[:at] + [replace(each, factor=each.factor * factor) for each in steps[at:]]
+    if at >= 0 and steps[at].op == "softmax":
+        scaled = [replace(each, factor=each.factor * factor) for each in steps[at:]]
+        if all(abs(each.factor) < MOST_FACTOR for each in scaled):
+            return steps[:at] + scaled
+    return [*steps, Step("scale_number", numbers=(factor,))]
 
 
 def _check(each: Pass, rank: int) -> None:
