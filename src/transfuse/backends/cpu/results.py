@@ -1,7 +1,7 @@
 """The memory of large results: kept when they are gone, and the next ones lie in it.
 
 Fresh memory comes page by page, each cleared by the system when it is first written, which takes
-about as long as the core takes to fill it. Memory is idle once the last tensor, view, array or
+up to as long as the core takes to fill it. Memory is idle once the last tensor, view, array or
 capsule over it is gone, and no earlier: a storage holds the array made for it alone, and it is the
 end of that array that brings the memory back.
 
