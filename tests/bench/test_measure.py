@@ -185,12 +185,14 @@ def test_peak_memory_is_what_one_call_takes():
 
 
 def test_precision_classes_put_torch_back_as_it_was():
-    before = torch.backends.cudnn.allow_tf32
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
     with PRECISIONS["fp32"].applied():
         assert not torch.backends.cudnn.allow_tf32
+        assert torch.backends.cudnn.benchmark
     with PRECISIONS["tf32"].applied():
         assert torch.backends.cudnn.allow_tf32
-    assert torch.backends.cudnn.allow_tf32 == before
+        assert torch.backends.cudnn.benchmark
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == before
 
 
 def test_names_that_are_not_there_are_refused(tmp_path):

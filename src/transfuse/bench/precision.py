@@ -30,14 +30,20 @@ class Precision:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """torch's own switches for float32 on GPUs, set for this class and put back after."""
+        """torch's switches on GPUs, as an expert sets them for this class; put back after.
+
+        ``cudnn.benchmark`` lets cuDNN time its algorithms when a shape first comes (while variants
+        are warmed up). Its choice without that can take twenty times as long, in tf32 above all,
+        and nobody who cares for speed would be measured so.
+        """
         matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
-        before = matmul.allow_tf32, conv.allow_tf32
+        before = matmul.allow_tf32, conv.allow_tf32, conv.benchmark
         matmul.allow_tf32 = conv.allow_tf32 = self.tf32
+        conv.benchmark = True
         try:
             yield
         finally:
-            matmul.allow_tf32, conv.allow_tf32 = before
+            matmul.allow_tf32, conv.allow_tf32, conv.benchmark = before
 
 
 PRECISIONS = {
