@@ -49,9 +49,9 @@ class Eager:
         # Norms may have operands wider than the values.
         wide = {k: v.to(torch.promote_types(v.dtype, compute)) for k, v in operands.items()}
         updated: Env = {}
-        y = evaluate(
-            chain, problem, x.to(compute), weight.to(compute), wide, updated=updated
-        ).to(x.dtype)
+        y = evaluate(chain, problem, x.to(compute), weight.to(compute), wide, updated=updated).to(
+            x.dtype
+        )
         y = y if out is None else out.copy_(y)
         write(operands, updated)
         return y

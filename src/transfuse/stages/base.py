@@ -50,7 +50,7 @@ class Stage:
     exact: ClassVar[bool] = False
     """Small integers in, exactly representable values out: results can be compared bit for bit."""
     mixes: ClassVar[bool] = False
-    """Whether its tensors may be float32 beside values of 16 bits, as those of torch's norms may."""
+    """Whether its tensors may be float32 beside values of 16 bits, as with torch's norms."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

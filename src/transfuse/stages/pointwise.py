@@ -90,7 +90,8 @@ class RunningNorm(Pointwise):
     def apply(self, x: Tensor, env: Env) -> Tensor:
         names = (self.running_mean, self.running_var, self.weight, self.bias)
         wide, (mean, var, weight, bias) = alike(x, env, *names)
-        assert mean is not None and var is not None
+        assert mean is not None
+        assert var is not None
         scale = (var + self.eps).rsqrt()
         scale = scale if weight is None else scale * weight
         if x.device.type != "cpu" or bool((mean * scale).sum().isfinite()):

@@ -99,7 +99,8 @@ class Running:
         """Both after a batch of ``n`` values whose mean and biased variance are given."""
         found = {self.mean: mean, self.var: var * (n / (n - 1))}
         return {
-            name: (1 - self.momentum) * env[name].to(torch.promote_types(env[name].dtype, new.dtype))
+            name: (1 - self.momentum)
+            * env[name].to(torch.promote_types(env[name].dtype, new.dtype))
             + self.momentum * new.reshape(env[name].shape)
             for name, new in found.items()
         }
