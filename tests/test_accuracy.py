@@ -124,7 +124,7 @@ def test_terms_counts_the_products_of_one_output():
 def test_an_exact_norm_in_float64_is_right(seed: int) -> None:
     """Though torch's own, the oracle's, is off by ten thousands of roundings where most are 0."""
     problem = Problem.parse("n3 ci1 co4 i50x50 k1 s3 fp64")
-    chain = Chain(conv_transpose(2), batch_norm())
+    chain = Chain(conv_transpose(2), batch_norm(training=True))
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(problem.input.dims, generator=generator, dtype=torch.float64)
     weight = torch.ones(problem.weight, dtype=torch.float64)

@@ -49,7 +49,7 @@ def test_holds_stages_alone() -> None:
 
 
 def test_falls_into_prologue_convolution_epilogue() -> None:
-    pool, conv, norm = avg_pool(2), conv_transpose(2, "b"), batch_norm()
+    pool, conv, norm = avg_pool(2), conv_transpose(2, "b"), batch_norm(training=True)
     chain = Chain(pool, conv, norm)
     assert (chain.prologue, chain.conv, chain.epilogue) == ((pool,), conv, (norm,))
     assert chain.at == 1
@@ -134,8 +134,8 @@ NEEDED = [
     ((max_pool(2, 4),), 10),
     ((max_pool(4, padding=2),), 10),
     ((max_pool(2), sum("channels"), add("a")), 10),
-    ((batch_norm(), max_pool(2)), 11),
-    ((max_pool(2), batch_norm()), 10),
+    ((batch_norm(training=True), max_pool(2)), 11),
+    ((max_pool(2), batch_norm(training=True)), 10),
     ((max_pool(2), softmax("space"), max_pool(3)), 10),
 ]
 
@@ -155,7 +155,7 @@ def test_channels_of_every_operand() -> None:
     chain = Chain(
         scale("before"),
         conv_transpose(1, "bias"),
-        batch_norm("w", "b"),
+        batch_norm(weight="w", bias="b", training=True),
         sum("channels"),
         add("after"),
         clamp(0, 1),
@@ -178,11 +178,15 @@ def test_bind_reaches_every_stage() -> None:
 
 def test_lift_names_tensors_by_stage_and_place() -> None:
     bias, weight, again = torch.ones(2), torch.ones(3), torch.ones(3)
-    chain, env = Chain(conv_transpose(1, bias), batch_norm(weight), batch_norm(again)).lift()
+    chain, env = Chain(
+        conv_transpose(1, bias),
+        batch_norm(weight=weight, training=True),
+        batch_norm(weight=again, training=True),
+    ).lift()
     assert chain == Chain(
         conv_transpose(1, "conv_transpose0.bias"),
-        batch_norm("batch_norm1.weight"),
-        batch_norm("batch_norm2.weight"),
+        batch_norm(weight="batch_norm1.weight", training=True),
+        batch_norm(weight="batch_norm2.weight", training=True),
     )
     assert env["conv_transpose0.bias"] is bias
     assert env["batch_norm1.weight"] is weight

@@ -138,11 +138,13 @@ def test_the_choice_turns_with_the_number_of_channels() -> None:
     ],
 )
 def test_a_group_norm_that_fits_needs_no_pass_of_its_own(line: str, resident: bool) -> None:
-    got = plan(line, conv_transpose(2), max_pool(2), batch_norm(), tanh(), group_norm(2))
-    apply = "batch_norm · tanh · group_norm(2)"
-    gather = "batch_norm · tanh · gather for group_norm(2) · keep only the statistic"
+    got = plan(
+        line, conv_transpose(2), max_pool(2), batch_norm(training=True), tanh(), group_norm(2)
+    )
+    apply = "batch_norm(batch) · tanh · group_norm(2)"
+    gather = "batch_norm(batch) · tanh · gather for group_norm(2) · keep only the statistic"
     assert names(got) == [
-        "conv_transpose2d · max_pool(2) · gather for batch_norm",
+        "conv_transpose2d · max_pool(2) · gather for batch_norm(batch)",
         *([] if resident else [gather]),
         apply,
     ]
@@ -169,7 +171,14 @@ def test_a_whole_stage_before_the_convolution_is_cut_too() -> None:
 def test_scratch_is_what_two_neighbours_hold() -> None:
     """Three stores; the first is gone when the third is written."""
     line = "n2048 ci64 co64 i64x64 k5 p2 s2 cuda:sm90"
-    got = plan(line, avg_pool(2), conv_transpose(2), softmax("space"), max_pool(8), batch_norm())
+    got = plan(
+        line,
+        avg_pool(2),
+        conv_transpose(2),
+        softmax("space"),
+        max_pool(8),
+        batch_norm(training=True),
+    )
     first, second, third, _ = (each.writes for each in got.passes)
     assert first > 0
     assert third > 0
@@ -193,7 +202,12 @@ WORK = [
     ("n2 ci3 co4 i7 k3 s2 p1", Chain(conv_transpose(1)), (7,), (13,)),
     ("n2 ci3 co4 i7 k3 s2 p1", Chain(conv_transpose(1), max_pool(2), max_pool(3)), (7,), (12,)),
     ("n1 ci4 co2 i5x6 k2x3 s1x2 g2", Chain(conv_transpose(2), max_pool(4)), (5, 6), (4, 12)),
-    ("n1 ci4 co2 i5 k2 s1", Chain(conv_transpose(1), batch_norm(), max_pool(4)), (5,), (6,)),
+    (
+        "n1 ci4 co2 i5 k2 s1",
+        Chain(conv_transpose(1), batch_norm(training=True), max_pool(4)),
+        (5,),
+        (6,),
+    ),
     ("n3 ci2 co2 i9x5 k3 d1x2", Chain(avg_pool(2), conv_transpose(2)), (4, 2), (6, 6)),
     ("n1 ci2 co3 i3x2x4 k2 s3 op1x2x0", Chain(conv_transpose(3)), (3, 2, 4), (9, 7, 11)),
 ]
@@ -215,7 +229,13 @@ def test_work_is_every_multiply_add_that_reaches_the_result(
 
 def test_least_is_every_tensor_once() -> None:
     line = "n2 ci4 co6 i9x9 k3 s2 p1 g2 bf16 cuda:sm90"
-    got = plan(line, conv_transpose(2, "a"), batch_norm("w", "b"), max_pool(2), group_norm(3, "v"))
+    got = plan(
+        line,
+        conv_transpose(2, "a"),
+        batch_norm(weight="w", bias="b", training=True),
+        max_pool(2),
+        group_norm(3, "v"),
+    )
     x, weight, y = 2 * 4 * 9 * 9, 4 * 3 * 3 * 3, 2 * 6 * 8 * 8
     operands = [name for name, _ in got.chain.channels(got.problem)]
     assert operands.count("w") == 2, "read by the pool and by the norm, yet one tensor"

@@ -84,23 +84,26 @@ APPLIES = {
         swapped(scale(0.3), max_pool((3, 2), (2, 1), (1, 0))),
     ],
     "drop-bias-before-batch-norm": [
-        (chain(conv("a"), batch_norm("w", "b")), chain(conv(), batch_norm("w", "b"))),
         (
-            chain(tanh(), conv("a"), batch_norm(), tanh()),
-            chain(tanh(), conv(), batch_norm(), tanh()),
+            chain(conv("a"), batch_norm(weight="w", bias="b", training=True)),
+            chain(conv(), batch_norm(weight="w", bias="b", training=True)),
+        ),
+        (
+            chain(tanh(), conv("a"), batch_norm(training=True), tanh()),
+            chain(tanh(), conv(), batch_norm(training=True), tanh()),
         ),
     ],
     "pool-before-batch-norm": [
         (
-            chain(batch_norm("w", "b"), max_pool(2)),
+            chain(batch_norm(weight="w", bias="b", training=True), max_pool(2)),
             chain(HALVES[0], ExtremumPool(2, sign="w"), HALVES[1]),
         ),
         (
-            chain(batch_norm("w", "b"), max_pool(3, 2, 1)),
+            chain(batch_norm(weight="w", bias="b", training=True), max_pool(3, 2, 1)),
             chain(HALVES[0], ExtremumPool(3, 2, 1, sign="w"), HALVES[1]),
         ),
         (
-            chain(batch_norm(bias="b", eps=0.1), max_pool(2)),
+            chain(batch_norm(bias="b", eps=0.1, training=True), max_pool(2)),
             chain(HALVES[0], max_pool(2), BatchApply("statistics1", None, "b", 0.1)),
         ),
     ],
@@ -153,14 +156,14 @@ REFUSES = {
         "pool already first": chain(max_pool(2), tanh()),
     },
     "drop-bias-before-batch-norm": {
-        "no bias": chain(conv(), batch_norm()),
-        "a stage lies between": chain(conv("a"), tanh(), batch_norm()),
+        "no bias": chain(conv(), batch_norm(training=True)),
+        "a stage lies between": chain(conv("a"), tanh(), batch_norm(training=True)),
         "groups mix channels": chain(conv("a"), group_norm(2)),
-        "the norm comes first": chain(batch_norm(), conv("a")),
+        "the norm comes first": chain(batch_norm(training=True), conv("a")),
     },
     "pool-before-batch-norm": {
-        "an average": chain(batch_norm("w"), avg_pool(2)),
-        "a stage lies between": chain(batch_norm("w"), tanh(), max_pool(2)),
+        "an average": chain(batch_norm(weight="w", training=True), avg_pool(2)),
+        "a stage lies between": chain(batch_norm(weight="w", training=True), tanh(), max_pool(2)),
         "another norm": chain(group_norm(2), max_pool(2)),
     },
     "bias-after-max-pool": {
@@ -301,7 +304,7 @@ def test_pool_before_batch_norm_whatever_the_sign(weight: tuple[float, ...]) -> 
 def test_statistics_cover_what_pooling_truncates() -> None:
     """1x1 kernel of one: outputs are inputs, and the last of 5 is in no window of 2."""
     problem = Problem.parse("n1 ci1 co1 i5 k1 fp64")
-    before = Chain(conv_transpose(1), batch_norm("w", "b"), max_pool(2))
+    before = Chain(conv_transpose(1), batch_norm(weight="w", bias="b", training=True), max_pool(2))
     one = torch.ones(1, dtype=torch.float64)
     results = []
     for last in (0.0, 100.0):
@@ -423,7 +426,11 @@ POINTWISE = [
     scale(0.5), scale(-2), scale("s"), add(1), add("a"),
 ]  # fmt: skip
 # eps = 1, so that the norm of a channel that is constant does not magnify rounding.
-NORMS = [batch_norm("s", "a", 1.0), batch_norm(eps=1.0), group_norm(2, "s", eps=1.0)]
+NORMS = [
+    batch_norm(weight="s", bias="a", training=True, eps=1.0),
+    batch_norm(eps=1.0, training=True),
+    group_norm(2, "s", eps=1.0),
+]
 SOFTMAXES = [softmax("space"), softmax("channels")]
 PROLOGUES = [
     (),

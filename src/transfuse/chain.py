@@ -69,6 +69,20 @@ class Chain:
         """Whether small integers give results that can be compared bit for bit."""
         return all(stage.exact for stage in self.stages)
 
+    @cached_property
+    def updates(self) -> tuple[str, ...]:
+        """The operands that a call writes to."""
+        return tuple(name for stage in self.stages for name in stage.updates)
+
+    @cached_property
+    def mixes(self) -> frozenset[str]:
+        """The operands that may be float32 beside values of 16 bits: read by norms alone."""
+        norms, others = (
+            {name for stage in self.stages if stage.mixes is mixes for name in stage.operands}
+            for mixes in (True, False)
+        )
+        return frozenset(norms - others)
+
     def bind(self, scalars: Mapping[str, Number]) -> "Chain":
         """The chain with numbers in place of the names in ``scalars``."""
         return Chain(*(stage.bind(scalars) for stage in self.stages))

@@ -11,6 +11,8 @@ from transfuse.accuracy import terms
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
+from transfuse.stages.pointwise import RunningNorm
+from transfuse.stages.whole import BatchNorm
 
 Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
 """Input, kernel, and the per-channel operands by name."""
@@ -50,4 +52,7 @@ def _filled(chain: Chain, problem: Problem, seed: int, fill: Callable[..., Tenso
         return fill(empty, generator=generator)
 
     operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+    for stage in chain.stages:
+        if isinstance(stage, BatchNorm | RunningNorm) and isinstance(stage.running_var, str):
+            operands[stage.running_var].abs_()
     return tensor(*problem.input.dims), tensor(*problem.weight), operands

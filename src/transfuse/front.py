@@ -18,6 +18,7 @@ from transfuse.elements import float32_on_cuda
 from transfuse.geometry import integer, per_axis
 from transfuse.problem import AXES, Problem
 from transfuse.stages import Number
+from transfuse.stages.pointwise import RunningNorm
 from transfuse.stages.whole import BatchNorm
 from transfuse.tensors import (
     Precision,
@@ -28,6 +29,7 @@ from transfuse.tensors import (
     expect_tensor,
     same_type_and_place,
     span,
+    updatable,
     writable,
 )
 
@@ -107,7 +109,7 @@ def _sized(
             f"but got input of size {list(x.shape)}"
         )
     batched = x.dim() == rank + 2
-    if not batched and any(isinstance(stage, BatchNorm) for stage in chain.stages):
+    if not batched and any(isinstance(s, BatchNorm | RunningNorm) for s in chain.stages):
         raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
     if not batched:
         x = x.unsqueeze(0)
@@ -264,6 +266,8 @@ def _computed(
 ) -> Tensor:
     if out is not None:
         apart(out, (x, weight, *operands.values()), found.spans, operands)
+    if found.chain.updates:
+        updatable(found.chain.updates, {"input": x, "weight": weight, **operands})
     return found.backend.run(found.chain, found.problem, x, weight, operands, out)
 
 
@@ -302,13 +306,17 @@ def _check(
 ) -> Checked:
     result = chain.shapes(problem)[-1]
     named = {"input": x, "weight": weight, **operands}
-    same_type_and_place(named)
+    same_type_and_place(named, chain.mixes)
     expect_shape("input", x, problem.input.dims)
     expect_shape("weight", weight, problem.weight)
     for name, channels in chain.channels(problem):
         if name not in operands:
             raise TypeError(f"nothing is given under the name {name!r}, used in {chain}")
         expect_channels(name, operands[name], channels, flat=name == chain.conv.bias)
+    used = [name for stage in chain.stages for name in stage.operands]
+    for name in chain.updates:
+        if used.count(name) > 1:
+            raise RuntimeError(f"{name} is written to by one stage and used by another, in {chain}")
     if out is not None:
         writable(out, result, named)
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in named.values())

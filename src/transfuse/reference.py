@@ -41,10 +41,12 @@ def evaluate(
     weight: Tensor,
     operands: Mapping[str, Tensor],
     after: Callable[[Tensor], Tensor] | None = None,
+    updated: Env | None = None,
 ) -> Tensor:
     """The chain stage by stage, one torch call or two each, in the type of ``x``.
 
-    ``after`` is applied to the result of every stage.
+    ``after`` is applied to the result of every stage. Nothing is written to the operands: those
+    that the chain updates are put into ``updated`` as it leaves them.
     """
     env: Env = dict(operands)
     for stage in chain.stages:
@@ -55,6 +57,8 @@ def evaluate(
         else:
             x = stage.apply(x, env)
         x = x if after is None else after(x)
+    if updated is not None:
+        updated.update((name, env[name]) for name in chain.updates)
     return x
 
 

@@ -104,7 +104,7 @@ def pool_before_batch_norm(chain: Chain) -> Chain | None:
             if first.weight is not None:
                 pool = ExtremumPool(second.kernel, second.stride, second.padding, sign=first.weight)
             halves = (
-                BatchStatistics(key),
+                BatchStatistics(key, first.running_mean, first.running_var, first.momentum),
                 pool,
                 BatchApply(key, first.weight, first.bias, first.eps),
             )
@@ -125,9 +125,13 @@ def bias_after_max_pool(chain: Chain) -> Chain | None:
 
 
 def drop_bias_before_batch_norm(chain: Chain) -> Chain | None:
-    """A conv bias moves a channel and its mean alike, so batch_norm takes it out again."""
+    """A conv bias moves a channel and its mean alike, so batch_norm takes it out again.
+
+    Not where a running mean is kept: the bias belongs to it.
+    """
     norm = chain.epilogue[:1]
-    if chain.conv.bias is not None and norm and isinstance(norm[0], BatchNorm):
+    dropped = norm and isinstance(norm[0], BatchNorm) and not norm[0].updates
+    if chain.conv.bias is not None and dropped:
         return chain.swap(chain.at, 1, replace(chain.conv, bias=None))
     return None
 

@@ -3,7 +3,7 @@
 Exceptions are torch's for the same mistake.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain as concat
 from typing import Any, Literal, get_args
 
@@ -61,11 +61,13 @@ def _device(device: torch.device) -> str:
     return device.type
 
 
-def same_type_and_place(named: Mapping[str, Tensor]) -> None:
+def same_type_and_place(named: Mapping[str, Tensor], mixes: Set[str] = frozenset()) -> None:
+    """``mixes``: those that may be float32 beside 16 bits."""
     first = named["input"]
     for name, tensor in named.items():
         element(tensor, name)
-        if tensor.dtype != first.dtype:
+        mixed = name in mixes and tensor.dtype == torch.float32 and first.element_size() == 2
+        if tensor.dtype != first.dtype and not mixed:
             raise RuntimeError(
                 f"input and {name} must have the same type, "
                 f"but got {first.dtype} and {tensor.dtype}"
@@ -152,6 +154,28 @@ def apart(
         if start < end and first < start + spans[i] and _share_memory(out, tensor):
             name = ("input", "weight", *names)[i]
             raise RuntimeError(f"output shares memory with {name}; pass a tensor of its own memory")
+
+
+def updatable(names: Iterable[str], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse to write to an operand whose memory is not its own, or that has a gradient."""
+    for name in names:
+        tensor = tensors[name]
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(f"{name} is written to and cannot require grad")
+        if _may_overlap_itself(tensor):
+            raise RuntimeError(
+                f"{name} of strides {list(tensor.stride())} is written to and may hold two "
+                "elements in one place; pass a tensor of its own memory"
+            )
+        first, size = tensor.data_ptr(), span(tensor)
+        for other, beside in tensors.items():
+            start = beside.data_ptr()
+            meet = first < start + span(beside) and start < first + size
+            if other != name and meet and _share_memory(tensor, beside):
+                raise RuntimeError(
+                    f"{name} is written to and shares memory with {other}; "
+                    "pass a tensor of its own memory"
+                )
 
 
 def _share_memory(a: Tensor, b: Tensor) -> bool:

@@ -141,11 +141,14 @@ ALONE: list[tuple[Stage, ...]] = [
     (avg_pool(2),),
     (avg_pool(3, 1, 1),),
     (avg_pool(2, 3),),
-    (batch_norm(),),
-    (batch_norm("w", "b"),),
-    (batch_norm("w"),),
-    (batch_norm(bias="b"),),
-    (batch_norm(eps=0.5),),
+    (batch_norm(training=True),),
+    (batch_norm(weight="w", bias="b", training=True),),
+    (batch_norm(weight="w", training=True),),
+    (batch_norm(bias="b", training=True),),
+    (batch_norm(eps=0.5, training=True),),
+    (batch_norm("m", "v"),),
+    (batch_norm("m", "v", "w", "b", eps=0.5), max_pool(2)),
+    (batch_norm("m", "v", "w", "b", training=True), max_pool(2)),
     (group_norm(1),),
     (group_norm(3, "w", "b"),),
     (group_norm(6, "w"),),
@@ -224,9 +227,9 @@ def bad_operands(chain: Chain, problem: Problem, seed: int) -> Filled:
     [
         (add("a"), max_pool(2)),
         (scale("a"), max_pool(2)),
-        (batch_norm("w"), max_pool(2)),
-        (batch_norm(bias="b"), tanh(), max_pool(2)),
-        (add("a"), batch_norm("w", "b"), sigmoid()),
+        (batch_norm(weight="w", training=True), max_pool(2)),
+        (batch_norm(bias="b", training=True), tanh(), max_pool(2)),
+        (add("a"), batch_norm(weight="w", bias="b", training=True), sigmoid()),
         (group_norm(3, "w", "b"), max_pool(2), softmax("space")),
         (add("a"), softmax("channels")),
     ],
@@ -261,8 +264,10 @@ def test_finite_is_what_torch_says(dtype: str) -> None:
 
 def test_every_stage_is_here() -> None:
     here = {type(stage) for then in ALONE for stage in then} | {type(s) for s in BEFORE}
-    shut = ("ConvTranspose", "Env", "Kind", "Number", "Operand", "Stage", "softmax", "sum")
+    shut = ("ConvTranspose", "Env", "Kind", "Number", "Operand", "Stage")
+    shut += ("batch_norm", "softmax", "sum")
     every = {getattr(stages, name) for name in stages.__all__ if name not in shut}
+    every |= {type(batch_norm("m", "v")), type(batch_norm(training=True))}
     every |= {type(softmax("channels")), SpaceSoftmax, type(channel_sum("channels"))}
     assert here == every - {stages.ConvTranspose}
 
@@ -290,35 +295,41 @@ def test_functions_to_two_ulps(isa: str, stage: Stage, dtype: str) -> None:
 # ---- whole stages, under every plan ----------------------------------------------------------
 
 WHOLE: list[tuple[Stage, ...]] = [
-    (batch_norm("w", "b"), tanh(), max_pool(2), group_norm(3, "v", "a")),
-    (batch_norm("w", "b"), group_norm(2)),
+    (batch_norm(weight="w", bias="b", training=True), tanh(), max_pool(2), group_norm(3, "v", "a")),
+    (batch_norm(weight="w", bias="b", training=True), group_norm(2)),
     (group_norm(3), softmax("channels")),
     (group_norm(3), scale(3), softmax("space")),
     (max_pool(2), softmax("space")),
-    (softmax("space"), scale(40), batch_norm()),
+    (softmax("space"), scale(40), batch_norm(training=True)),
     (clamp(-1, 1), softmax("space"), scale(40), group_norm(2)),
     # the same statistic twice, and three times
-    (batch_norm("w", "b"), tanh(), batch_norm()),
+    (batch_norm(weight="w", bias="b", training=True), tanh(), batch_norm(training=True)),
     (group_norm(2), sigmoid(), group_norm(3, "w", "b")),
     (softmax("space"), scale(100), softmax("space")),
-    (batch_norm(), tanh(), batch_norm("w"), sigmoid(), batch_norm(bias="b")),
+    (
+        batch_norm(training=True),
+        tanh(),
+        batch_norm(weight="w", training=True),
+        sigmoid(),
+        batch_norm(bias="b", training=True),
+    ),
     # windows after a statistic drop positions that it must cover
-    (batch_norm("w"), max_pool(3)),
-    (batch_norm("w"), max_pool(2, 3)),
-    (batch_norm(), max_pool(1, 4)),
-    (batch_norm(), avg_pool(4)),
+    (batch_norm(weight="w", training=True), max_pool(3)),
+    (batch_norm(weight="w", training=True), max_pool(2, 3)),
+    (batch_norm(training=True), max_pool(1, 4)),
+    (batch_norm(training=True), avg_pool(4)),
     (group_norm(3), max_pool(3)),
     (softmax("space"), max_pool(3)),
-    (batch_norm(), tanh(), group_norm(3), max_pool(3)),
-    (batch_norm(), tanh(), softmax("space"), avg_pool(3)),
-    (batch_norm(), group_norm(2), max_pool(2, 3), softmax("space")),
+    (batch_norm(training=True), tanh(), group_norm(3), max_pool(3)),
+    (batch_norm(training=True), tanh(), softmax("space"), avg_pool(3)),
+    (batch_norm(training=True), group_norm(2), max_pool(2, 3), softmax("space")),
     # windows that overlap, before and after
-    (max_pool(3, 2, 1), batch_norm("w", "b"), avg_pool(3, 1, 1)),
+    (max_pool(3, 2, 1), batch_norm(weight="w", bias="b", training=True), avg_pool(3, 1, 1)),
     (max_pool(3, 1, 1), group_norm(2), max_pool(2, 1)),
-    (avg_pool(2, 1), softmax("space"), scale(50), max_pool(3, 2, 1), batch_norm()),
+    (avg_pool(2, 1), softmax("space"), scale(50), max_pool(3, 2, 1), batch_norm(training=True)),
     # one channel is left
-    (channel_sum("channels"), batch_norm(), softmax("space")),
-    (batch_norm(), channel_sum("channels"), group_norm(1), max_pool(2)),
+    (channel_sum("channels"), batch_norm(training=True), softmax("space")),
+    (batch_norm(training=True), channel_sum("channels"), group_norm(1), max_pool(2)),
 ]
 # What the machine is said to be, and so which plan is made.
 SLOW, FAST = 1e-3, 1e30
@@ -355,7 +366,7 @@ def test_whole_stages(machine: str, chain: Chain, problem: Problem) -> None:
 
 def test_the_machines_give_different_plans(machine: str) -> None:
     problem = Problem.parse("n2 ci5 co18 i7x9 k3")
-    plan = planned(chain_of(problem, batch_norm(), tanh(), group_norm(3)), problem)
+    plan = planned(chain_of(problem, batch_norm(training=True), tanh(), group_norm(3)), problem)
     assert len(plan.passes) == {"usual": 2, "store": 3, "resident": 2, "recompute": 3}[machine]
     assert plan.recomputed == {"store": (3,), "recompute": (1, 3)}.get(machine, ())
     assert plan.resident == ((3,) if machine in ("usual", "resident") else ())
@@ -381,12 +392,12 @@ def test_group_norm_on_both_sides_of_the_limit(
     then: tuple[Stage, ...], line: str, resident: bool
 ) -> None:
     problem = Problem.parse(line)
-    chain = chain_of(problem, batch_norm(), *then)
+    chain = chain_of(problem, batch_norm(training=True), *then)
     assert bool(planned(chain, problem).resident) == resident
     assert_right(chain, problem)
 
 
-@pytest.mark.parametrize("then", [(), (batch_norm(),)], ids=["conv", "after a store"])
+@pytest.mark.parametrize("then", [(), (batch_norm(training=True),)], ids=["conv", "after a store"])
 @pytest.mark.parametrize("clamped", [True, False], ids=["clamped", "unclamped"])
 def test_softmax_over_many_positions(then: tuple[Stage, ...], clamped: bool) -> None:
     """122,500 terms: added one after another in float32 they would be off by 20 budgets."""
@@ -410,11 +421,11 @@ def test_softmax_over_space_where_whole_tiles_are_minus_inf(machine: str) -> Non
 
 
 @pytest.mark.parametrize("mean", [30.0, 1000.0])
-@pytest.mark.parametrize("norm", [batch_norm(), group_norm(6), group_norm(2)], ids=str)
+@pytest.mark.parametrize("norm", [batch_norm(training=True), group_norm(6), group_norm(2)], ids=str)
 def test_norm_of_values_far_from_zero(norm: Whole, mean: float, machine: str) -> None:
     problem = Problem.parse("n2 ci3 co6 i23x31 k3")
     assert_right(chain_of(problem, add(mean), norm), problem)
-    assert_right(chain_of(problem, batch_norm(), add(mean), norm), problem)
+    assert_right(chain_of(problem, batch_norm(training=True), add(mean), norm), problem)
 
 
 # ---- sizes that strain tiles -----------------------------------------------------------------
@@ -424,8 +435,8 @@ def test_norm_of_values_far_from_zero(norm: Whole, mean: float, machine: str) ->
 WINDOWS: list[tuple[Stage, ...]] = [
     (max_pool(2, 2, 1),),
     (max_pool(3, 1, 1), avg_pool(3, 1, 1)),
-    (batch_norm(), max_pool(4)),
-    (batch_norm(), max_pool(2, 5)),
+    (batch_norm(training=True), max_pool(4)),
+    (batch_norm(training=True), max_pool(2, 5)),
     (avg_pool(5, 4, 2), group_norm(1), max_pool(3)),
 ]
 CROWDED: list[tuple[str, tuple[Stage, ...]]] = [
@@ -435,22 +446,22 @@ CROWDED: list[tuple[str, tuple[Stage, ...]]] = [
         for w in WINDOWS
     ),
     *((f"n1 ci1 co{co} i8x7x6 k2", w) for co in (20, 60, 150, 400, 900) for w in WINDOWS[:3]),
-    ("n1 ci2 co192 i16x16x16 k2", (batch_norm(), max_pool(6))),
-    ("n1 ci1 co90 i40x40 k1", (max_pool(15, 15, 7), batch_norm())),
+    ("n1 ci2 co192 i16x16x16 k2", (batch_norm(training=True), max_pool(6))),
+    ("n1 ci1 co90 i40x40 k1", (max_pool(15, 15, 7), batch_norm(training=True))),
     ("n1 ci1 co90 i40x40 k1", (avg_pool(40),)),
     # more channels than a tile holds at one position
     ("n1 ci1 co41000 i2x2 k1", (softmax("channels"),)),
     ("n2 ci1 co41000 i3 k2", (channel_sum("channels"),)),
-    ("n1 ci1 co41000 i2x3 k1", (batch_norm(), max_pool(2))),
+    ("n1 ci1 co41000 i2x3 k1", (batch_norm(training=True), max_pool(2))),
     ("n1 ci2 co4099 i3x4 k2 s2 fp64", (group_norm(1), softmax("space"))),
     # many input channels for few outputs, and weights beyond any cache
     ("n1 ci2050 co2 i9x8 k3", (sigmoid(),)),
-    ("n1 ci300 co320 i6x5 k4 s2 p1", (batch_norm(), max_pool(2))),
+    ("n1 ci300 co320 i6x5 k4 s2 p1", (batch_norm(training=True), max_pool(2))),
     # long and thin
     ("n1 ci1 co1 i100003 k3 s2", (softmax("space"),)),
-    ("n1 ci1 co2 i1x20011 k1x3", (max_pool((1, 7)), batch_norm())),
+    ("n1 ci1 co2 i1x20011 k1x3", (max_pool((1, 7)), batch_norm(training=True))),
     ("n1 ci1 co2 i20011x1 k3x1", (max_pool((7, 1)), group_norm(1))),
-    ("n301 ci1 co2 i2x2 k1", (batch_norm(),)),
+    ("n301 ci1 co2 i2x2 k1", (batch_norm(training=True),)),
 ]
 
 
@@ -486,7 +497,8 @@ def random_stage(random: Random, rank: int, i: int) -> Stage:
         lambda: window(max_pool),
         lambda: window(max_pool),
         lambda: window(avg_pool),
-        lambda: batch_norm(name("w"), name("b")),
+        lambda: batch_norm(weight=name("w"), bias=name("b"), training=True),
+        lambda: batch_norm(f"m{i}", f"v{i}", name("w"), name("b"), random.random() < 0.5),
         lambda: group_norm(random.choice([1, 2, 3]), name("w"), name("b")),
         lambda: softmax("space"),
     ]
@@ -582,8 +594,12 @@ REFUSED = [
     ([avg_pool(2), max_pool(2)], [], "it does one pool, not avg_pool(2) -> max_pool(2)"),
     ([], [Halve()], "it has no step for halve"),
     ([], [tanh(), Halve(), group_norm(2)], "it has no step for halve"),
-    ([], [batch_norm(), max_pool(3, 1)], OVERLAP.format("max_pool(3, stride 1)")),
-    ([], [batch_norm(), max_pool(2, 2, 1)], OVERLAP.format("max_pool(2, stride 2, padding 1)")),
+    ([], [batch_norm(training=True), max_pool(3, 1)], OVERLAP.format("max_pool(3, stride 1)")),
+    (
+        [],
+        [batch_norm(training=True), max_pool(2, 2, 1)],
+        OVERLAP.format("max_pool(2, stride 2, padding 1)"),
+    ),
 ]
 
 
@@ -719,7 +735,10 @@ def test_any_layout_of_the_inputs(
 
 WRITTEN: list[tuple[Stage, ...]] = [
     (add("a"),),
-    (batch_norm("w", "b"), tanh()),  # values wait in the output between the passes
+    (
+        batch_norm(weight="w", bias="b", training=True),
+        tanh(),
+    ),  # values wait in the output between the passes
     (clamp(-1, 1), softmax("space"), scale(7)),
     (group_norm(1), max_pool(2)),
     (softmax("channels"),),

@@ -91,7 +91,9 @@ SAMPLES = [
     layer("n2 ci3 co2 i4x3x4 k2x3x3 s2 p0x1x1 op1", bias=False),
     Sample(
         "overlapping windows, norms without operands",
-        Chain(conv_transpose(1), batch_norm(), max_pool(3, 2, 1), group_norm(2), tanh()),
+        Chain(
+            conv_transpose(1), batch_norm(training=True), max_pool(3, 2, 1), group_norm(2), tanh()
+        ),
         "n2 ci3 co4 i9 k3 s2",
     ),
     Sample(
@@ -100,6 +102,7 @@ SAMPLES = [
             avg_pool((3, 2), (2, 1), (1, 0)),
             conv_transpose(2, bias="bias"),
             scale("factor"),
+            batch_norm("mean", "var", bias="shift"),
             group_norm(2, "weight"),
             clamp(-1, 0.5),
             sum_over("channels"),
@@ -111,7 +114,7 @@ SAMPLES = [
         Chain(
             conv_transpose(3),
             max_pool((2, 3, 1), 1, (1, 1, 0)),
-            batch_norm(None, "shift", eps=1e-3),
+            batch_norm(bias="shift", training=True, eps=1e-3),
             add(-0.25),
             sigmoid(),
             softmax("channels"),
@@ -295,6 +298,7 @@ def test_every_public_stage_has_its_form():
     public = {m for m in makers if isinstance(m, type) and issubclass(m, stages.Stage)}
     public -= {stages.Stage}
     public |= {type(s) for s in (softmax("channels"), softmax("space"), sum_over("channels"))}
+    public |= {type(batch_norm("mean", "var")), type(batch_norm(training=True))}
     assert public == set(EMITTERS) == set(STAGES)
 
 

@@ -57,12 +57,15 @@ def test_operator(slug: str, name: str, arithmetic: str) -> None:
 CHAINS = [
     ("n2 ci5 co18 i7x9 k3x2 s2x1 p1x0 op1x0", (tanh(), group_norm(3, "w", "b"))),
     ("n2 ci6 co36 i5x6 k3 g2", (softmax("channels"),)),
-    ("n2 ci6 co6 i9x7 k3 s2 g6", (batch_norm("w", "b"), tanh(), max_pool(2), group_norm(2))),
+    (
+        "n2 ci6 co6 i9x7 k3 s2 g6",
+        (batch_norm(weight="w", bias="b", training=True), tanh(), max_pool(2), group_norm(2)),
+    ),
     ("n3 ci4 co12 i4x9x5 k2x3x1 s1x2x3 g2", (max_pool(3, 2, 1), softmax("space"))),
     ("n1 ci3 co66 i37x41 k2 s8", (sigmoid(),)),
     ("n2 ci16 co32 i9x9 k2 s2", ()),
     ("n2 ci64 co128 i9x9 k4 s2 p1", (softmax("channels"), scale(3.0), sigmoid())),  # weights held
-    ("n64 ci4 co8 i99x99 k3 p1", (batch_norm(), group_norm(2))),
+    ("n64 ci4 co8 i99x99 k3 p1", (batch_norm(training=True), group_norm(2))),
 ]
 
 

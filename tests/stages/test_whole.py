@@ -42,7 +42,9 @@ def test_batch_norm(shape: tuple[int, ...], eps: float) -> None:
         cells = normalised(x.numpy()[:, c], eps)
         expected[:, c] = cells * weight[c].item() + bias[c].item()
     env = {"w": weight, "b": bias.reshape(1, -1, 1)}
-    assert_close(batch_norm("w", "b", eps).apply(x, env), expected, 1e-12)
+    assert_close(
+        batch_norm(weight="w", bias="b", training=True, eps=eps).apply(x, env), expected, 1e-12
+    )
 
 
 @each_shape
@@ -61,10 +63,13 @@ def test_group_norm(shape: tuple[int, ...], groups: int) -> None:
 @pytest.mark.parametrize(
     ("bare", "full"),
     [
-        (batch_norm(), batch_norm("one", "zero")),
+        (batch_norm(training=True), batch_norm(weight="one", bias="zero", training=True)),
         (group_norm(2), group_norm(2, "one", "zero")),
         (BatchApply("s"), BatchApply("s", "one", "zero")),
-        (batch_norm(bias="two"), batch_norm("one", "two")),
+        (
+            batch_norm(bias="two", training=True),
+            batch_norm(weight="one", bias="two", training=True),
+        ),
         (group_norm(2, "two"), group_norm(2, "two", "zero")),
         (BatchApply("s", bias="two"), BatchApply("s", "one", "two")),
     ],
@@ -90,7 +95,7 @@ def test_the_two_halves_of_a_batch_norm(shape: tuple[int, ...]) -> None:
         assert env["s.var"][c].item() == pytest.approx(variance, rel=1e-13)
     torch.testing.assert_close(
         BatchApply("s", "w", "b", 0.1).apply(x, env),
-        batch_norm("w", "b", 0.1).apply(x, env),
+        batch_norm(weight="w", bias="b", training=True, eps=0.1).apply(x, env),
         rtol=1e-12,
         atol=1e-13,
     )
@@ -130,7 +135,7 @@ def test_space_softmax_adds_many_positions_well(scale: float, bounded: bool) -> 
     ("stage", "hit"),
     [
         # Which (sample, channel) a NaN in sample 1, channel 2 of (2, 4, …) reaches.
-        (batch_norm(), [(0, 2), (1, 2)]),
+        (batch_norm(training=True), [(0, 2), (1, 2)]),
         (group_norm(2), [(1, 2), (1, 3)]),
         (softmax("space"), [(1, 2)]),
         (SpaceSoftmax(1.0), [(1, 2)]),
@@ -147,7 +152,7 @@ def test_nan_reaches_all_its_statistic_covers(stage: Stage, hit: list[tuple[int,
 @pytest.mark.parametrize(
     ("stage", "gathers", "applies", "scope"),
     [
-        (batch_norm(), True, True, 2 * 15),
+        (batch_norm(training=True), True, True, 2 * 15),
         (BatchStatistics("s"), True, False, 2 * 15),
         (BatchApply("s"), False, True, 2 * 15),
         (group_norm(2), True, True, 2 * 15),
@@ -169,7 +174,7 @@ def test_statements(stage: Whole, gathers: bool, applies: bool, scope: int) -> N
 @pytest.mark.parametrize(
     ("stage", "covers"),
     [
-        (batch_norm(), "all"),
+        (batch_norm(training=True), "all"),
         (group_norm(1), "all"),
         (softmax("space"), "all"),
         (BatchApply("s"), ""),
@@ -193,7 +198,7 @@ def test_need_is_what_matters(stage: Stage, covers: str) -> None:
         (group_norm(0), Shape(1, 4, (2,)), RuntimeError, "must be at least 1, but got 0"),
         (group_norm("g"), Shape(1, 4, (2,)), TypeError, "num_groups must be an integer, not str"),
         (group_norm(4), Shape(1, 4, (1,)), ValueError, r"more than 1 value .* of \[1, 4, 1\]"),
-        (batch_norm(), Shape(1, 4, (1, 1)), ValueError, r"more than 1 value .* of \[1, 4, 1, 1\]"),
+        (batch_norm(training=True), Shape(1, 4, (1, 1)), ValueError, r"1 value .* \[1, 4, 1, 1\]"),
         (BatchStatistics("s"), Shape(1, 4, (1,)), ValueError, "batch_norm: expected more than 1"),
     ],
     ids=str,
@@ -206,9 +211,9 @@ def test_illegal(stage: Stage, shape: Shape, error: type[Exception], message: st
 @pytest.mark.parametrize(
     ("stage", "text"),
     [
-        (batch_norm(), "batch_norm"),
-        (batch_norm("w", "b"), "batch_norm(w, b)"),
-        (batch_norm(bias="b"), "batch_norm(bias=b)"),
+        (batch_norm(training=True), "batch_norm(batch)"),
+        (batch_norm(weight="w", bias="b", training=True), "batch_norm(batch, weight=w, bias=b)"),
+        (batch_norm(bias="b", training=True), "batch_norm(batch, bias=b)"),
         (group_norm(8, "w", "b", 0.1), "group_norm(8, w, b, 0.1)"),
         (group_norm(8, eps=0.1), "group_norm(8, eps=0.1)"),
         (BatchStatistics("s"), "batch_statistics(s)"),
@@ -226,5 +231,7 @@ def test_names() -> None:
     assert norm.operands == ("groups", "w", "b")
     assert norm.bind({"groups": 4}) == group_norm(4, "w", "b")
     weight, bias, env = torch.ones(2), torch.zeros(2), {}
-    assert batch_norm(weight, bias).lift("n", env) == batch_norm("n.weight", "n.bias")
+    assert batch_norm(weight=weight, bias=bias, training=True).lift("n", env) == batch_norm(
+        weight="n.weight", bias="n.bias", training=True
+    )
     assert env == {"n.weight": weight, "n.bias": bias}

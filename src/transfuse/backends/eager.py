@@ -17,6 +17,8 @@ from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan, staged
 from transfuse.problem import Problem
 from transfuse.reference import evaluate
+from transfuse.stages import Env
+from transfuse.stages.whole import write
 
 
 class Eager:
@@ -44,9 +46,15 @@ class Eager:
         out: Tensor | None = None,
     ) -> Tensor:
         compute = _compute_type(problem)
-        wide = {name: tensor.to(compute) for name, tensor in operands.items()}
-        y = evaluate(chain, problem, x.to(compute), weight.to(compute), wide).to(x.dtype)
-        return y if out is None else out.copy_(y)
+        # Norms may have operands wider than the values.
+        wide = {k: v.to(torch.promote_types(v.dtype, compute)) for k, v in operands.items()}
+        updated: Env = {}
+        y = evaluate(chain, problem, x.to(compute), weight.to(compute), wide, updated=updated).to(
+            x.dtype
+        )
+        y = y if out is None else out.copy_(y)
+        write(operands, updated)
+        return y
 
 
 def _compute_type(problem: Problem) -> torch.dtype:

@@ -12,7 +12,7 @@ conv_transpose2d_batchnorm_tanh_maxpool_groupnorm = Operator(
     "conv-transpose2d-batchnorm-tanh-maxpool-groupnorm",
     Chain(
         conv_transpose(2, either_kernel=True),
-        batch_norm("bn_weight", "bn_bias"),
+        batch_norm(weight="bn_weight", bias="bn_bias", training=True),
         tanh(),
         max_pool(2),
         group_norm("num_groups", "gn_weight", "gn_bias"),

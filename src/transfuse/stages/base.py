@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from functools import reduce
 from typing import Any, ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 from transfuse.problem import Shape
@@ -47,6 +49,8 @@ class Stage:
     name: ClassVar[str]
     exact: ClassVar[bool] = False
     """Small integers in, exactly representable values out: results can be compared bit for bit."""
+    mixes: ClassVar[bool] = False
+    """Whether its tensors may be float32 beside values of 16 bits, as with torch's norms."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -72,6 +76,11 @@ class Stage:
     def operands(self) -> tuple[str, ...]:
         """Names of the per-channel tensors it reads."""
         return tuple(value for _, value in self._parameters() if isinstance(value, str))
+
+    @property
+    def updates(self) -> tuple[str, ...]:
+        """Names of the per-channel tensors it writes to."""
+        return ()
 
     def bind(self: S, scalars: Mapping[str, Number]) -> S:
         """The stage with numbers in place of the names in ``scalars``."""
@@ -100,12 +109,29 @@ class Stage:
                 arguments.append(f"{value}" if len(arguments) == i else f"{each.name}={value}")
         return f"{self.name}({', '.join(arguments)})" if arguments else self.name
 
+    def _in_mode(self, mode: str) -> str:
+        """A stage of two modes as it prints: the mode, then what is not as by default."""
+        given = ((each, getattr(self, each.name)) for each in fields(self))
+        options = [f"{each.name}={value}" for each, value in given if value != each.default]
+        return f"{self.name}({', '.join([mode, *options])})"
+
 
 def channel(operand: Operand, env: Env, like: Tensor) -> Tensor:
     """The tensor under a name, shaped to meet ``like`` along its channels."""
     if not isinstance(operand, str):
         raise TypeError(f"expected the name of a tensor in env, not {type(operand).__name__}")
     return env[operand].reshape(1, -1, *[1] * (like.dim() - 2))
+
+
+def alike(x: Tensor, env: Env, *operands: Operand) -> tuple[Tensor, list[Tensor | None]]:
+    """Values and the named tensors of a norm, these as ``(C,)``, all in the widest of their types.
+
+    Contiguous: torch rounds otherwise in its path for strided operands.
+    """
+    named = [env[each].flatten() if isinstance(each, str) else None for each in operands]
+    types = [x.dtype, *(each.dtype for each in named if each is not None)]
+    wide = reduce(torch.promote_types, types)
+    return x.to(wide), [each if each is None else each.to(wide).contiguous() for each in named]
 
 
 def value(operand: Number | Operand, env: Env, like: Tensor) -> Number | Tensor:

@@ -1,6 +1,6 @@
 """Stages that need a statistic over more than any tile holds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from transfuse.geometry import integer
 from transfuse.problem import Shape
-from transfuse.stages.base import Env, Kind, Operand, Stage, channel, parameter
+from transfuse.stages.base import Env, Kind, Operand, Stage, alike, channel, parameter
 
 
 @dataclass(frozen=True)
@@ -33,26 +33,86 @@ class Whole(Stage):
 class BatchNorm(Whole):
     """``y = (x - mean) / sqrt(var + eps) * weight + bias`` over (batch, space) of each channel.
 
-    The statistics are those of this batch, the variance is the biased one.
+    A batch norm in training: the statistics are those of this batch, the variance is the biased
+    one. Where there are running statistics, they are moved towards these (see ``Running``).
     """
 
     name: ClassVar[str] = "batch_norm"
+    mixes: ClassVar[bool] = True
+    running_mean: Operand = parameter(Tensor, default=None)
+    running_var: Operand = parameter(Tensor, default=None)
     weight: Operand = parameter(Tensor, default=None)
     bias: Operand = parameter(Tensor, default=None)
+    momentum: float = 0.1
     eps: float = 1e-5
+
+    @property
+    def running(self) -> "Running | None":
+        return _running(self.running_mean, self.running_var, self.momentum)
+
+    @property
+    def updates(self) -> tuple[str, ...]:
+        return self.running.names if self.running else ()
 
     def shape(self, shape: Shape) -> Shape:
         _more_than_one_value("batch_norm", shape.n * shape.positions, shape)
         return shape
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
-        return _affine(
+        names = (self.running_mean, self.running_var, self.weight, self.bias)
+        wide, (mean, var, weight, bias) = alike(x, env, *names)
+        # Copies, which torch moves: whoever evaluates a chain decides what becomes of them.
+        mean, var = (each if each is None else each.clone() for each in (mean, var))
+        y = _affine(
             lambda weight, bias: F.batch_norm(
-                x, None, None, weight, bias, training=True, eps=self.eps
+                wide, mean, var, weight, bias, True, self.momentum, self.eps
             ),
-            _operand(self.weight, env),
-            _operand(self.bias, env),
+            weight,
+            bias,
         )
+        for name, moved in zip(self.updates, (mean, var), strict=False):
+            assert moved is not None
+            env[name] = moved.reshape(env[name].shape)
+        return y.to(x.dtype)
+
+    def __str__(self) -> str:
+        return self._in_mode("batch")
+
+
+@dataclass(frozen=True)
+class Running:
+    """Running statistics by name, and how they move: in place, once a call.
+
+    ``running = (1 - momentum) * running + momentum * found``; the variance found is the unbiased
+    one, ``n / (n - 1)`` times that by which a batch of ``n`` values was normalised.
+    """
+
+    mean: str
+    var: str
+    momentum: float
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.mean, self.var
+
+    def moved(self, env: Mapping[str, Tensor], mean: Tensor, var: Tensor, n: int) -> Env:
+        """Both after a batch of ``n`` values whose mean and biased variance are given."""
+        found = {self.mean: mean, self.var: var * (n / (n - 1))}
+        return {
+            name: (1 - self.momentum)
+            * env[name].to(torch.promote_types(env[name].dtype, new.dtype))
+            + self.momentum * new.reshape(env[name].shape)
+            for name, new in found.items()
+        }
+
+
+def write(operands: Mapping[str, Tensor], updated: Mapping[str, Tensor]) -> None:
+    """Put running statistics into the tensors they are kept in; each one's version goes up."""
+    for name, new in updated.items():
+        kept = operands[name]
+        # torch writes to those made in inference mode anywhere; an ordinary copy does not.
+        with torch.inference_mode() if kept.is_inference() else torch.no_grad():
+            kept.copy_(new)
 
 
 @dataclass(frozen=True)
@@ -60,8 +120,20 @@ class BatchStatistics(Whole):
     """First half of a batch norm: mean and variance into ``key``; the values pass unchanged."""
 
     name: ClassVar[str] = "batch_statistics"
+    mixes: ClassVar[bool] = True
     applies: ClassVar[bool] = False
     key: str
+    running_mean: Operand = parameter(Tensor, default=None)
+    running_var: Operand = parameter(Tensor, default=None)
+    momentum: float = 0.1
+
+    @property
+    def running(self) -> Running | None:
+        return _running(self.running_mean, self.running_var, self.momentum)
+
+    @property
+    def updates(self) -> tuple[str, ...]:
+        return self.running.names if self.running else ()
 
     def shape(self, shape: Shape) -> Shape:
         _more_than_one_value("batch_norm", shape.n * shape.positions, shape)
@@ -69,7 +141,10 @@ class BatchStatistics(Whole):
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
         axes = [0, *range(2, x.dim())]
-        env[f"{self.key}.var"], env[f"{self.key}.mean"] = torch.var_mean(x, axes, correction=0)
+        var, mean = torch.var_mean(x, axes, correction=0)
+        env[f"{self.key}.var"], env[f"{self.key}.mean"] = var, mean
+        if self.running:
+            env.update(self.running.moved(env, mean, var, x.numel() // x.shape[1]))
         return x
 
 
@@ -78,6 +153,7 @@ class BatchApply(Whole):
     """Second half of a batch norm: ``y = (x - mean) / sqrt(var + eps) * weight + bias``."""
 
     name: ClassVar[str] = "batch_apply"
+    mixes: ClassVar[bool] = True
     gathers: ClassVar[bool] = False
     key: str
     weight: Operand = parameter(Tensor, default=None)
@@ -97,6 +173,7 @@ class GroupNorm(Whole):
     """``y = (x - mean) / sqrt(var + eps) * weight + bias`` over (group of channels, space)."""
 
     name: ClassVar[str] = "group_norm"
+    mixes: ClassVar[bool] = True
     num_groups: int | str = parameter(object)
     weight: Operand = parameter(Tensor, default=None)
     bias: Operand = parameter(Tensor, default=None)
@@ -118,11 +195,11 @@ class GroupNorm(Whole):
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
         groups = integer("num_groups", self.num_groups)
-        return _affine(
-            lambda weight, bias: F.group_norm(x, groups, weight, bias, self.eps),
-            _operand(self.weight, env),
-            _operand(self.bias, env),
+        wide, (weight, bias) = alike(x, env, self.weight, self.bias)
+        y = _affine(
+            lambda weight, bias: F.group_norm(wide, groups, weight, bias, self.eps), weight, bias
         )
+        return y.to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -150,9 +227,10 @@ class SpaceSoftmax(Whole):
         return "softmax(space, bounded)" if self.bounded else "softmax(space)"
 
 
-def _operand(name: Operand, env: Env) -> Tensor | None:
-    # Contiguous: torch rounds otherwise in its path for strided operands.
-    return env[name].flatten().contiguous() if isinstance(name, str) else None
+def _running(mean: Operand, var: Operand, momentum: float) -> Running | None:
+    # Names only: tensors that a stage still holds are lifted out of it before anything runs.
+    named = isinstance(mean, str) and isinstance(var, str)
+    return Running(mean, var, momentum) if named else None  # type: ignore[arg-type]
 
 
 def _affine(

@@ -75,7 +75,10 @@ ODD = [
     ("n3 ci5 co7 i9 k3 s3 fp64", ()),
     ("n2 ci3 co5 i4x5 k3 s8 p1 op7 bf16", (softmax("channels"),)),
     ("n2 ci6 co6 i5x6x7 k3 s2 g6", (tanh(), max_pool(2))),
-    ("n2 ci6 co9 i5x6 k3 s3 d2 g3 fp16", (batch_norm("w", "b"), group_norm(3))),
+    (
+        "n2 ci6 co9 i5x6 k3 s3 d2 g3 fp16",
+        (batch_norm(weight="w", bias="b", training=True), group_norm(3)),
+    ),
     ("n2 ci6 co9 i5x6 k3 s2 fp64", (max_pool(3, 2, 1), softmax("space"), channel_sum("channels"))),
 ]
 

@@ -40,7 +40,11 @@ PLAIN = [
     "n2 ci33 co20 i12x9 k5x3 s8x5 d2 p1",
 ]
 AFTER = [(), (softmax("channels"),), (channel_sum("channels"),), (max_pool(3),)]
-AFTER += [(batch_norm("w", "b"), max_pool(2)), (group_norm(1),), (softmax("space"), max_pool(2, 1))]
+AFTER += [
+    (batch_norm(weight="w", bias="b", training=True), max_pool(2)),
+    (group_norm(1),),
+    (softmax("space"), max_pool(2, 1)),
+]
 
 
 def passes() -> list[Any]:

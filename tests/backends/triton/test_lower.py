@@ -110,7 +110,7 @@ FLAT = "n2 ci4 co6 i9x9 k3"
         ),
         (
             "n64 ci4 co64 i99x99 k3",
-            (batch_norm(), max_pool(2, 1)),
+            (batch_norm(training=True), max_pool(2, 1)),
             "windows of max_pool(2, stride 1) overlap where a statistic is gathered before them",
         ),
         (
@@ -131,7 +131,7 @@ def test_refusals(line: str, then: tuple[Stage, ...], reason: str) -> None:
 
 
 def test_refusals_before_the_convolution() -> None:
-    told = refusal(FLAT, before=(batch_norm(),))
+    told = refusal(FLAT, before=(batch_norm(training=True),))
     assert told == "before the convolution it has no kernel for batch_norm"
     told = refusal(FLAT, before=(max_pool(2), avg_pool(3)))
     assert told == "before the convolution it has no kernel for avg_pool(3)"
@@ -145,7 +145,7 @@ def test_refused_without_a_gpu() -> None:
 def test_dropped_bias_still_poisons() -> None:
     """A bias that batch_norm takes out again still makes NaN of a channel if it is NaN."""
     problem = replace(Problem.parse(FLAT), device="cuda:sm90")
-    chain = Chain(conv_transpose(2, "bias"), batch_norm())
+    chain = Chain(conv_transpose(2, "bias"), batch_norm(training=True))
     found = lower.program(chain, _fused(chain, problem))
     assert found.passes[0].after == (Step("poison", ("bias",)),)
 
@@ -233,6 +233,6 @@ def test_three_float32_are_a_float64(number: float) -> None:
 
 def test_group_norm_that_no_tile_holds() -> None:
     problem = replace(Problem.parse("n1 ci4 co512 i99x99 k3"), device="cuda:sm90")
-    chain = Chain(conv_transpose(2), batch_norm(), group_norm(2), add("a"))
+    chain = Chain(conv_transpose(2), batch_norm(training=True), group_norm(2), add("a"))
     assert Triton().verdict(chain, problem).ok
     assert len(lower.program(chain, _fused(chain, problem)).passes) == 3

@@ -140,7 +140,7 @@ def test_weights_of_the_next_slot_are_not_met(line: str, dtype: str) -> None:
 
 
 def test_scratch_does_not_overlap() -> None:
-    chain = Chain(conv_transpose(2), batch_norm(), max_pool(2), group_norm(2))
+    chain = Chain(conv_transpose(2), batch_norm(training=True), max_pool(2), group_norm(2))
     found = recipe(chain, Problem.parse("n3 ci5 co6 i9x8 k3 p1"))
     ends = 0
     for at, size, dtype in found.scratch:

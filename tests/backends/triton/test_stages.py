@@ -78,9 +78,12 @@ ALONE: list[tuple[Stage, ...]] = [
     (avg_pool(2, 3),),
     (tanh(), avg_pool(2), sigmoid()),
     (softmax("channels"), max_pool(2), add("a")),
-    (batch_norm(),),
-    (batch_norm("w", "b"),),
-    (batch_norm(eps=0.5),),
+    (batch_norm(training=True),),
+    (batch_norm(weight="w", bias="b", training=True),),
+    (batch_norm(eps=0.5, training=True),),
+    (batch_norm("m", "v"),),
+    (batch_norm("m", "v", "w", "b", eps=0.5), max_pool(2)),
+    (batch_norm("m", "v", "w", "b", training=True), max_pool(2)),
     (group_norm(1),),
     (group_norm(3, "w", "b"),),
     (group_norm(6, "w"),),
@@ -101,6 +104,7 @@ BEFORE: list[tuple[Stage, ...]] = [
     (tanh(), scale("v"), avg_pool(2), add("u"), clamp(-1, 1)),
     (sigmoid(), max_pool(2), scale(-3)),
     (add("u"),),
+    (batch_norm("u", "v"), max_pool(2), batch_norm("m", "q", "w", "b")),
 ]
 
 
@@ -138,8 +142,10 @@ def test_stage_with_nan_and_inf(
 
 def test_every_stage_is_here() -> None:
     here = {type(stage) for then in [*ALONE, *BEFORE] for stage in then}
-    shut = ("ConvTranspose", "Env", "Kind", "Number", "Operand", "Stage", "softmax", "sum")
+    shut = ("ConvTranspose", "Env", "Kind", "Number", "Operand", "Stage")
+    shut += ("batch_norm", "softmax", "sum")
     every = {getattr(stages, name) for name in stages.__all__ if name not in shut}
+    every |= {type(batch_norm("m", "v")), type(batch_norm(training=True))}
     every |= {type(softmax("channels")), SpaceSoftmax, type(channel_sum("channels"))}
     assert here == every - {stages.ConvTranspose}
 
@@ -159,8 +165,8 @@ def bad_operands(
     [
         (add("a"), max_pool(2)),
         (scale("a"), max_pool(2)),
-        (batch_norm("w"), max_pool(2)),
-        (batch_norm("w", "b"), tanh(), max_pool(2)),
+        (batch_norm(weight="w", training=True), max_pool(2)),
+        (batch_norm(weight="w", bias="b", training=True), tanh(), max_pool(2)),
         (group_norm(3, "w", "b"), softmax("space")),
         (add("a"), softmax("channels")),
     ],
@@ -191,23 +197,29 @@ def test_operands_that_are_views(interpreter: Any) -> None:
 # ---- whole stages, under every plan ----------------------------------------------------------
 
 WHOLE: list[tuple[Stage, ...]] = [
-    (batch_norm("w", "b"), tanh(), max_pool(2), group_norm(3, "v", "a")),
-    (batch_norm("w", "b"), group_norm(2)),
+    (batch_norm(weight="w", bias="b", training=True), tanh(), max_pool(2), group_norm(3, "v", "a")),
+    (batch_norm(weight="w", bias="b", training=True), group_norm(2)),
     (group_norm(3), softmax("channels")),
     (group_norm(3), scale(3), softmax("space")),
     (max_pool(2), softmax("space")),
-    (softmax("space"), scale(40), batch_norm()),
+    (softmax("space"), scale(40), batch_norm(training=True)),
     (clamp(-1, 1), softmax("space"), scale(40), group_norm(2)),
-    (batch_norm(), tanh(), batch_norm("w"), sigmoid(), batch_norm(bias="b")),
+    (
+        batch_norm(training=True),
+        tanh(),
+        batch_norm(weight="w", training=True),
+        sigmoid(),
+        batch_norm(bias="b", training=True),
+    ),
     # windows after a statistic drop positions that it must cover
-    (batch_norm("w"), max_pool(3)),
-    (batch_norm(), max_pool(2)),
+    (batch_norm(weight="w", training=True), max_pool(3)),
+    (batch_norm(training=True), max_pool(2)),
     # windows that overlap, before one
-    (max_pool(3, 2, 1), batch_norm("w", "b"), tanh()),
-    (avg_pool(2, 1), softmax("space"), scale(50), batch_norm()),
+    (max_pool(3, 2, 1), batch_norm(weight="w", bias="b", training=True), tanh()),
+    (avg_pool(2, 1), softmax("space"), scale(50), batch_norm(training=True)),
     # one channel is left
-    (channel_sum("channels"), batch_norm(), softmax("space")),
-    (batch_norm(), channel_sum("channels"), group_norm(1)),
+    (channel_sum("channels"), batch_norm(training=True), softmax("space")),
+    (batch_norm(training=True), channel_sum("channels"), group_norm(1)),
 ]
 
 
@@ -244,14 +256,19 @@ def test_whole_stages(
 )
 def test_plans_differ_in_their_launches(machine: str, kernels: str, interpreter: Any) -> None:
     problem = Problem.parse("n2 ci3 co6 i4x4 k3 p1")
-    chain = Chain(conv_transpose(2), batch_norm(), tanh(), group_norm(3))
+    chain = Chain(conv_transpose(2), batch_norm(training=True), tanh(), group_norm(3))
     launches = interpreter.right(chain, problem, machine=machine, tiles=TILES[1], times=2)
     assert " ".join(each["kernel"] for each in launches) == kernels
 
 
 @pytest.mark.parametrize(
     "then",
-    [(softmax("space"),), (clamp(-1, 2), softmax("space")), (group_norm(2),), (batch_norm(),)],
+    [
+        (softmax("space"),),
+        (clamp(-1, 2), softmax("space")),
+        (group_norm(2),),
+        (batch_norm(training=True),),
+    ],
     ids=lambda then: " -> ".join(map(str, then)),
 )
 @pytest.mark.parametrize("tiles", TILES[:2], ids=str)
@@ -278,7 +295,7 @@ def test_softmax_over_space_where_whole_tiles_are_minus_inf(interpreter: Any) ->
     interpreter.right(chain, problem, fill, tiles=TILES[0])
 
 
-@pytest.mark.parametrize("norm", [batch_norm(), group_norm(2)], ids=str)
+@pytest.mark.parametrize("norm", [batch_norm(training=True), group_norm(2)], ids=str)
 def test_norm_of_values_far_from_zero(norm: Stage, interpreter: Any) -> None:
     problem = Problem.parse("n2 ci3 co4 i4x4 k2")
     chain = Chain(conv_transpose(2), add(1000.0), norm)

@@ -301,7 +301,10 @@ CHAINS = {
     ),
     "pooled": (Chain(conv_transpose(2), max_pool(2), sum("channels")), "n3 ci3 co5 i3x4 k3 s2 p1"),
     "averaged": (Chain(conv_transpose(1), avg_pool(4, 2), add("a")), "n2 ci3 co5 i9 k3 s2 p1"),
-    "over the batch": (Chain(conv_transpose(1), batch_norm("w", "b")), "n3 ci3 co4 i7 k3 s2 p1"),
+    "over the batch": (
+        Chain(conv_transpose(1), batch_norm(weight="w", bias="b", training=True)),
+        "n3 ci3 co4 i7 k3 s2 p1",
+    ),
     "over a sample": (Chain(conv_transpose(1), group_norm(2, "w", "b")), "n3 ci3 co4 i7 k3 s2"),
     "deep": (Chain(conv_transpose(3), max_pool(2)), "n2 ci2 co3 i2x3x2 k2 s1 p0"),
 }

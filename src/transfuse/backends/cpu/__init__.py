@@ -5,7 +5,8 @@ Weights are packed once and kept while their tensor lives and does not change. T
 """
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
@@ -16,9 +17,10 @@ from transfuse.backends.base import Verdict
 from transfuse.backends.cpu import library, lower, results, single, threads
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
-from transfuse.elements import ELEMENTS
+from transfuse.elements import BY_DTYPE, ELEMENTS
 from transfuse.plan import Plan, fused
 from transfuse.problem import Problem
+from transfuse.stages.whole import Running, write
 
 
 class Cpu:
@@ -48,7 +50,7 @@ class Cpu:
         ready = _ready(chain, problem)
         # Rewrites assume finite operands; these few numbers are looked at, as no plan can.
         if ready.assumes:
-            finite = all(_finite(core, problem.dtype, each) for each in operands.values())
+            finite = all(_finite(core, each) for each in operands.values())
             ready = ready if finite else _ready(chain, problem, False)
         if out is None:
             out = ready.result(x)
@@ -61,10 +63,17 @@ class Cpu:
             _multiply(core, count, ready.product, x, weight, out)
             return out if not operands else out.add_(_column(next(iter(operands.values())), out))
         flat = {k: v.contiguous().resolve_neg() for k, v in operands.items()}
-        program = ready.program(x, out, flat)
+        if mixed := any(each.dtype is not x.dtype for each in flat.values()):
+            flat = {k: v.float() for k, v in flat.items()}
+        found = [gathers.room() for gathers in ready.gathers]
+        program = ready.program(x, out, flat, found)
+        if mixed:
+            program.operands = library.ELEMENTS.index("fp32")
         kept = packed(core, program, weight, count)
         program.weights, program.careful = kept.address, kept.careful
         library.check(core, core.transfuse_run(program, count))
+        for gathers, (mean, var) in zip(ready.gathers, found, strict=True):
+            write(operands, gathers.running.moved(operands, mean, var, gathers.values))
         return out
 
 
@@ -85,6 +94,20 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
     small = len(chain.stages) == 1 and set(problem.stride) == {1} and prod(problem.spatial) < 32
     small = small and not single.serves(chain, problem)
     return Verdict(reason, "torch is as fast at stride 1 on so few positions" if small else "")
+
+
+@dataclass(frozen=True)
+class _Gathers:
+    """A step that gathers for running statistics, over so many values of each channel."""
+
+    at: int
+    running: Running
+    channels: int
+    values: int
+
+    def room(self) -> Tensor:
+        """Where the core puts means and variances."""
+        return torch.empty(2, self.channels, dtype=torch.float64, device="cpu")
 
 
 class _Ready:
@@ -109,8 +132,13 @@ class _Ready:
         self._tensors = [
             (i, field, name)
             for i, each in enumerate(instructions)
-            for field, name in (("t0", each.t0), ("t1", each.t1))
-            if name is not None
+            for field in ("t0", "t1", "t2", "t3")
+            if (name := getattr(each, field)) is not None
+        ]
+        self.gathers = [
+            _Gathers(i, each.running, each.shape.c, each.shape.n * each.shape.positions)
+            for i, each in enumerate(instructions)
+            if each.running and each.shape
         ]
         self._program = _program(plan)
         self._program.steps, self._program.steps_count = self._steps, len(steps)
@@ -122,21 +150,29 @@ class _Ready:
         # Where x is: torch's default device may be another.
         return torch.empty(self._shape, dtype=x.dtype, device=x.device, memory_format=self._format)
 
-    def program(self, x: Tensor, out: Tensor, operands: Mapping[str, Tensor]) -> library.Program:
+    def program(
+        self,
+        x: Tensor,
+        out: Tensor,
+        operands: Mapping[str, Tensor],
+        moments: Sequence[Tensor] = (),
+    ) -> library.Program:
         """The program of one call. A copy: others may run at the same time."""
         program = library.Program.from_buffer_copy(self._program)
         program.input, program.input_strides = x.data_ptr(), strides(x.stride())
         program.output, program.output_strides = out.data_ptr(), strides(out.stride())
-        if self._tensors:
+        if self._tensors or self.gathers:
             steps = type(self._steps).from_buffer_copy(self._steps)
             for i, field, name in self._tensors:
                 setattr(steps[i], field, operands[name].data_ptr())
+            for each, room in zip(self.gathers, moments, strict=True):
+                steps[each.at].moments = room.data_ptr()
             program.steps = steps
         return program
 
 
-def _finite(core: ctypes.CDLL, dtype: str, values: Tensor) -> bool:
-    dense, element = values.contiguous(), library.ELEMENTS.index(dtype)
+def _finite(core: ctypes.CDLL, values: Tensor) -> bool:
+    dense, element = values.contiguous(), library.ELEMENTS.index(BY_DTYPE[values.dtype].name)
     return bool(core.transfuse_finite(dense.data_ptr(), dense.numel(), element))
 
 
@@ -171,6 +207,7 @@ def _program(plan: Plan) -> library.Program:
     before = lower.prologue(plan.chain)
     program = library.Program(
         element=library.ELEMENTS.index(problem.dtype),
+        operands=library.ELEMENTS.index(problem.dtype),
         batch=problem.batch,
         in_channels=problem.in_channels,
         out_channels=problem.out_channels,

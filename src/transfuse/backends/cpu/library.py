@@ -9,7 +9,7 @@ from transfuse import settings
 
 NAME = "libtransfuse_cpu.so"
 OPS = (
-    *("add", "scale", "clamp", "sigmoid", "tanh", "softmax", "sum"),
+    *("add", "scale", "clamp", "norm", "sigmoid", "tanh", "softmax", "sum"),
     *("max_pool", "sum_pool", "sign_pool"),
     *("batch_stats", "group_stats", "exp_stats", "max_stats", "cut"),
     *("batch_apply", "group_apply", "exp_apply", "max_apply", "group_norm", "space_softmax"),
@@ -37,6 +37,9 @@ class Step(ctypes.Structure):
         ("f1", ctypes.c_double),
         ("t0", ctypes.c_void_p),
         ("t1", ctypes.c_void_p),
+        ("t2", ctypes.c_void_p),
+        ("t3", ctypes.c_void_p),
+        ("moments", ctypes.c_void_p),
     )
 
 
@@ -45,6 +48,7 @@ class Program(ctypes.Structure):
 
     _fields_ = (
         ("element", ctypes.c_int32),
+        ("operands", ctypes.c_int32),
         ("careful", ctypes.c_int32),
         ("batch", ctypes.c_int64),
         ("in_channels", ctypes.c_int64),

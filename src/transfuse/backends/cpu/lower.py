@@ -1,21 +1,23 @@
 """A plan as the steps of the core: one place that says which step serves which stage."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import Any
 
 from transfuse.backends.cpu.library import OPS, Step, Three
 from transfuse.chain import Chain
 from transfuse.plan import Plan
+from transfuse.problem import Shape
 from transfuse.stages import Stage
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
-from transfuse.stages.pointwise import Add, Clamp, Scale, Sigmoid, Tanh
+from transfuse.stages.pointwise import Add, Clamp, RunningNorm, Scale, Sigmoid, Tanh
 from transfuse.stages.whole import (
     BatchApply,
     BatchNorm,
     BatchStatistics,
     GroupNorm,
+    Running,
     SpaceSoftmax,
     Whole,
 )
@@ -33,14 +35,19 @@ class Instruction:
     windows: tuple[tuple[int, int, int], ...] = ()
     t0: str | None = None
     t1: str | None = None
+    t2: str | None = None
+    t3: str | None = None
+    running: Running | None = None
+    shape: Shape | None = None
+    """What a statistic over the batch moves, and the shape of the values it covers."""
 
     def step(self, address: Callable[[str], int]) -> Step:
         # Missing axes come first, and a window of 1 leaves them alone.
         windows = ((1, 1, 0),) * (3 - len(self.windows)) + self.windows
         kernel, stride, padding = (Three(*values) for values in zip(*windows, strict=True))
-        t0, t1 = (name and address(name) for name in (self.t0, self.t1))
+        tensors = (name and address(name) for name in (self.t0, self.t1, self.t2, self.t3))
         op = OPS.index(self.op)
-        return Step(op, self.i0, kernel, stride, padding, self.f0, self.f1, t0, t1)
+        return Step(op, self.i0, kernel, stride, padding, self.f0, self.f1, *tensors)
 
 
 def refusal(plan: Plan) -> str:
@@ -75,6 +82,7 @@ def prologue(chain: Chain) -> Instruction | None:
 def epilogue(plan: Plan) -> Iterator[Instruction]:
     """The steps after the convolution, with the plan's cuts between them."""
     chain = plan.chain
+    shapes = chain.shapes(plan.problem)
     if isinstance(chain.conv.bias, str):
         yield Instruction("add", t0=chain.conv.bias)
     for i, stage in enumerate(chain.epilogue, chain.at + 1):
@@ -84,6 +92,8 @@ def epilogue(plan: Plan) -> Iterator[Instruction]:
         for instruction in _STEPS[type(stage)](stage, chain.conv.rank):
             if instruction.op == "cut":
                 instruction = Instruction("cut", i0=int(i in plan.recomputed))
+            if instruction.op == "batch_stats" and isinstance(stage, BatchNorm | BatchStatistics):
+                instruction = replace(instruction, running=stage.running, shape=shapes[i])
             yield instruction
 
 
@@ -124,6 +134,9 @@ _STEPS: dict[type[Stage], Callable[[Any, int], tuple[Instruction, ...]]] = {
     Add: lambda s, _: (_operand("add", s.term),),
     Scale: lambda s, _: (_operand("scale", s.factor),),
     Clamp: lambda s, _: (_clamp(float(s.low), float(s.high)),),
+    RunningNorm: lambda s, _: (
+        replace(_norm("norm", s), t2=_name(s.running_mean), t3=_name(s.running_var)),
+    ),
     Sigmoid: lambda s, _: (Instruction("sigmoid"),),
     Tanh: lambda s, _: (Instruction("tanh"),),
     ChannelSoftmax: lambda s, _: (Instruction("softmax"),),

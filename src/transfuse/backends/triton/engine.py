@@ -16,6 +16,7 @@ from transfuse.backends.triton.recipe import Recipe
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan
+from transfuse.stages.whole import write
 
 MOST = 4096
 """Recipes kept; with one more, all are made again when they are next needed."""
@@ -49,10 +50,12 @@ def run(
     if not plan.problem.batch:  # nothing to compute, and nothing to divide by it
         return _result(plan, x, device) if out is None else out
     flat = [_flat(operand) for operand in operands.values()] if operands else []
+    moved = _moved(chain, operands, flat) if chain.updates else {}
     strides = x.stride(), weight.stride(), None if out is None else out.stride()
     known = (x, weight, *flat) if out is None else (x, weight, *flat, out)
     # A plan by itself: a recipe keeps its own, so that no other is taken for it.
-    key = (id(plan), strides, device, _unaligned(known), tuned.generation())
+    types = tuple([operand.dtype for operand in flat])
+    key = (id(plan), strides, types, device, _unaligned(known), tuned.generation())
     ready = _ready.get(key)
     if ready is None:
         if len(_ready) >= MOST:
@@ -62,7 +65,19 @@ def run(
     if out is None:
         out = torch.empty_strided(ready.shape, ready.strides, dtype=x.dtype, device=device)
     follow(ready.recipe, [x, weight, out, _flag(device), *flat])
+    write(operands, moved)
     return out
+
+
+def _moved(chain: Chain, operands: Mapping[str, Tensor], flat: list[Tensor]) -> dict[str, Tensor]:
+    """Copies of running statistics in place of them: a call that raises leaves these as they are.
+
+    The same memory as views in the operands' own shapes, by name.
+    """
+    places = {name: at for at, name in enumerate(operands) if name in chain.updates}
+    for at in places.values():
+        flat[at] = flat[at].detach().clone()
+    return {name: flat[at].view(operands[name].shape) for name, at in places.items()}
 
 
 def _unaligned(tensors: Iterable[Tensor]) -> int:

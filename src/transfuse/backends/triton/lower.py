@@ -15,12 +15,13 @@ from transfuse.plan import Plan
 from transfuse.problem import Problem, Shape
 from transfuse.stages import Stage
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
-from transfuse.stages.pointwise import Add, Clamp, Pointwise, Scale, Sigmoid, Tanh
+from transfuse.stages.pointwise import Add, Clamp, Pointwise, RunningNorm, Scale, Sigmoid, Tanh
 from transfuse.stages.whole import (
     BatchApply,
     BatchNorm,
     BatchStatistics,
     GroupNorm,
+    Running,
     SpaceSoftmax,
     Whole,
 )
@@ -61,6 +62,7 @@ class Statistic:
     size: int = 1
     over_batch: bool = False
     eps: float = 0.0
+    running: Running | None = None
 
 
 @dataclass(frozen=True)
@@ -312,6 +314,7 @@ _STEPS: dict[type[Stage], Callable[[Any], tuple[Step, ...]]] = {
     Add: lambda s: _operand("add", s.term),
     Scale: lambda s: _operand("scale", s.factor),
     Clamp: _clamp,
+    RunningNorm: lambda s: _running_norm(s),
     Sigmoid: lambda s: (Step("sigmoid"),),
     Tanh: lambda s: (Step("tanh"),),
     ChannelSoftmax: lambda s: (Step("softmax"),),
@@ -324,13 +327,21 @@ def _affine(stage: Any) -> tuple[Step, ...]:
     return weight + ((Step("add", (stage.bias,)),) if stage.bias is not None else ())
 
 
+def _running_norm(stage: RunningNorm) -> tuple[Step, ...]:
+    mean, var = stage.running_mean, stage.running_var
+    assert isinstance(mean, str)
+    assert isinstance(var, str)
+    return (Step("running_apply", (mean, var), numbers=(stage.eps,)), *_affine(stage))
+
+
 def _statistic(stage: Whole, shape: Shape) -> Statistic:
     if isinstance(stage, SpaceSoftmax):
         return Statistic("exponentials" if stage.bounded else "peaks", shape.c)
     if isinstance(stage, GroupNorm):
         return Statistic("moments", shape.c, shape.c // int(stage.num_groups), eps=stage.eps)
+    assert isinstance(stage, BatchNorm | BatchStatistics)
     eps = stage.eps if isinstance(stage, BatchNorm) else 0.0
-    return Statistic("moments", shape.c, over_batch=True, eps=eps)
+    return Statistic("moments", shape.c, over_batch=True, eps=eps, running=stage.running)
 
 
 def _apply(stage: Whole, shape: Shape, at: int) -> tuple[Step, ...]:
@@ -373,6 +384,7 @@ class Table:
 
     ops: tuple[str, ...] = ()
     at: tuple[int, ...] = ()
+    number: tuple[int, ...] = ()
     size: tuple[int, ...] = ()
     count: tuple[int, ...] = ()
     factor: tuple[int, ...] = ()  # where it stands; -1: none
@@ -380,7 +392,7 @@ class Table:
 
     def rest(self, first: int) -> "Table":
         """The steps from ``first`` on."""
-        columns = (self.ops, self.at, self.size, self.count, self.factor)
+        columns = (self.ops, self.at, self.number, self.size, self.count, self.factor)
         return Table(*(each[first:] for each in columns))  # type: ignore[arg-type]
 
 
@@ -392,9 +404,10 @@ class Arguments:
         self.numbers: list[float] = []
 
     def table(self, steps: tuple[Step, ...]) -> Table:
-        at, factors = [], []
+        at, firsts, factors = [], [], []
         for step in steps:
             at.append(len(self.tensors) if step.tensors else len(self.numbers))
+            firsts.append(len(self.numbers))
             self.tensors.extend(step.tensors)
             for number in step.numbers:
                 self.numbers.extend(thirds(number))
@@ -403,6 +416,7 @@ class Arguments:
         return Table(
             tuple(step.op for step in steps),
             tuple(at),
+            tuple(firsts),
             tuple(step.size for step in steps),
             tuple(step.count for step in steps),
             tuple(factors),

@@ -16,7 +16,7 @@ from transfuse.bench.peers.base import Missing, Runner, Work, library
 from transfuse.problem import Problem
 from transfuse.stages import ConvTranspose, Number, Operand, Stage
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
-from transfuse.stages.pointwise import Add, Clamp, Scale, Sigmoid, Tanh
+from transfuse.stages.pointwise import Add, Clamp, RunningNorm, Scale, Sigmoid, Tanh
 from transfuse.stages.whole import BatchNorm, GroupNorm, SpaceSoftmax
 from transfuse.stages.window import AvgPool, MaxPool, Window
 
@@ -43,6 +43,8 @@ def jitted(work: Work) -> Runner:
     for stage in work.chain.stages:
         if type(stage) not in STAGES:
             raise Missing(f"no JAX form of stage {stage} is written")
+        if stage.updates:
+            raise Missing(f"a jitted function writes to no tensor of its call, and {stage} would")
 
     def float64() -> AbstractContextManager[Any]:
         # Where it is not allowed, JAX makes float64 float32.
@@ -146,6 +148,12 @@ def _batch_norm(s: Scope, stage: BatchNorm, x: Array) -> Array:
     return y * s.value(stage.weight, 1.0) + s.value(stage.bias, 0.0)
 
 
+def _running_norm(s: Scope, stage: RunningNorm, x: Array) -> Array:
+    y = x - s.value(stage.running_mean)
+    y = y * s.jax.lax.rsqrt(s.value(stage.running_var) + stage.eps)
+    return y * s.value(stage.weight, 1.0) + s.value(stage.bias, 0.0)
+
+
 def _group_norm(s: Scope, stage: GroupNorm, x: Array) -> Array:
     flat = x.reshape(x.shape[0], int(stage.num_groups), -1)
     y = s.normalise(stage, flat, (2,)).reshape(x.shape)
@@ -164,6 +172,7 @@ STAGES: dict[type[Stage], Callable[[Scope, Any, Array], Array]] = {
     AvgPool: _avg_pool,
     MaxPool: lambda s, stage, x: s.windows(stage, x, -float("inf"), s.jax.lax.max),
     BatchNorm: _batch_norm,
+    RunningNorm: _running_norm,
     GroupNorm: _group_norm,
     SpaceSoftmax: lambda s, stage, x: s.jax.nn.softmax(x, axis=tuple(range(2, x.ndim))),
 }

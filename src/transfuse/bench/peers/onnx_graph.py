@@ -17,7 +17,7 @@ from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem, Shape
 from transfuse.stages import ConvTranspose, Number, Operand, Stage
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
-from transfuse.stages.pointwise import Add, Clamp, Scale, Sigmoid, Tanh
+from transfuse.stages.pointwise import Add, Clamp, RunningNorm, Scale, Sigmoid, Tanh
 from transfuse.stages.whole import BatchNorm, GroupNorm, SpaceSoftmax
 from transfuse.stages.window import AvgPool, MaxPool, Window
 
@@ -126,6 +126,8 @@ def _windows(g: Graph, stage: Window) -> dict[str, Any]:
 
 
 def _batch_norm(g: Graph, stage: BatchNorm, x: str) -> str:
+    if stage.updates:
+        raise Missing(f"an ONNX model keeps nothing between calls, and {stage} would")
     # BatchNormalization is given its statistics, so those of this batch are worked out before it.
     axes, flat = g.integers(0, *range(2, 2 + g.problem.rank)), g.integers(-1)
     mean = g.node("ReduceMean", x, axes)
@@ -135,12 +137,17 @@ def _batch_norm(g: Graph, stage: BatchNorm, x: str) -> str:
     return g.node("BatchNormalization", x, *_affine(g, stage), *statistics, epsilon=stage.eps)
 
 
+def _running_norm(g: Graph, stage: RunningNorm, x: str) -> str:
+    statistics = (g.vector(each) for each in (stage.running_mean, stage.running_var))
+    return g.node("BatchNormalization", x, *_affine(g, stage), *statistics, epsilon=stage.eps)
+
+
 def _group_norm(g: Graph, stage: GroupNorm, x: str) -> str:
     groups, eps = int(stage.num_groups), stage.eps
     return g.node("GroupNormalization", x, *_affine(g, stage), num_groups=groups, epsilon=eps)
 
 
-def _affine(g: Graph, stage: BatchNorm | GroupNorm) -> tuple[str, str]:
+def _affine(g: Graph, stage: BatchNorm | RunningNorm | GroupNorm) -> tuple[str, str]:
     """Weight and bias, which ONNX wants to be there."""
     return g.vector(stage.weight, default=1.0), g.vector(stage.bias, default=0.0)
 
@@ -163,6 +170,7 @@ EMITTERS: dict[type[Stage], Callable[[Graph, Any, str], str]] = {
     AvgPool: lambda g, s, x: g.node("AveragePool", x, count_include_pad=1, **_windows(g, s)),
     MaxPool: lambda g, s, x: g.node("MaxPool", x, **_windows(g, s)),
     BatchNorm: _batch_norm,
+    RunningNorm: _running_norm,
     GroupNorm: _group_norm,
     SpaceSoftmax: _space_softmax,
 }

@@ -10,6 +10,7 @@ from torch import Tensor
 from transfuse.bench.peers.base import Missing, Runner, Work
 from transfuse.stages import ConvTranspose, Operand, Stage
 from transfuse.stages.channel import ChannelSoftmax
+from transfuse.stages.pointwise import RunningNorm
 from transfuse.stages.whole import BatchNorm, GroupNorm, SpaceSoftmax
 
 CONV: dict[int, Callable[..., Tensor]] = {
@@ -34,11 +35,16 @@ def as_written(work: Work) -> Callable[[Tensor], Tensor]:
             return lambda x: x.softmax(1)
         if isinstance(stage, SpaceSoftmax):
             return lambda x: x.flatten(2).softmax(2).reshape(x.shape)
-        if isinstance(stage, BatchNorm | GroupNorm):
+        if isinstance(stage, BatchNorm | RunningNorm | GroupNorm):
             gain, shift = (_operand(name, env) for name in (stage.weight, stage.bias))
             eps = stage.eps
-            if isinstance(stage, BatchNorm):
-                return lambda x: F.batch_norm(x, None, None, gain, shift, True, 0.1, eps)
+            if isinstance(stage, BatchNorm | RunningNorm):
+                mean, var = (
+                    _operand(name, env) for name in (stage.running_mean, stage.running_var)
+                )
+                trains = isinstance(stage, BatchNorm)
+                momentum = stage.momentum if isinstance(stage, BatchNorm) else 0.1
+                return lambda x: F.batch_norm(x, mean, var, gain, shift, trains, momentum, eps)
             groups = int(stage.num_groups)
             return lambda x: F.group_norm(x, groups, gain, shift, eps)
         return lambda x: stage.apply(x, env)

@@ -77,8 +77,19 @@ template <class T> class Engine {
     std::vector<T> operand(const transfuse_step& s, Channels c) const {
         // Parts are whole vectors, so those of all channels follow one another.
         for (int64_t* each : {&c.count, &c.per_group, &c.padded, &c.slots}) *each *= p.parts;
+        if (s.op == TF_NORM) return norm(s, c);
         const bool constant = (s.op == TF_ADD || s.op == TF_SCALE) && !s.t0;
         return constant ? std::vector<T>(c.slots, T(s.f0)) : by_slot(s.t0, c, T(s.op == TF_ADD ? 0 : 1));
+    }
+
+    // Three lines, one after another: (x - mean) * scale + bias.
+    std::vector<T> norm(const transfuse_step& s, const Channels& c) const {
+        std::vector<T> line = by_slot(s.t2, c, 0), scale = by_slot(s.t0, c, 1);
+        const auto var = by_slot(s.t3, c, 1), bias = by_slot(s.t1, c, 0);
+        for (int64_t k = 0; k < c.slots; k++) scale[k] = T(double(scale[k]) / std::sqrt(double(var[k]) + s.f0));
+        line.insert(line.end(), scale.begin(), scale.end());
+        line.insert(line.end(), bias.begin(), bias.end());
+        return line;
     }
 
     // One walk over all tiles; the values go to `keep`, to the output where it is null.
@@ -138,7 +149,7 @@ template <class T> class Engine {
     std::vector<T> by_slot(const void* operand, const Channels& c, T none) const {
         std::vector<T> line(c.slots, none);
         for (int64_t i = 0; i < c.count && operand; i++)
-            load_row(p.element, operand, i, 1, 1, &line[c.slot(i)]);
+            load_row(p.operands, operand, i, 1, 1, &line[c.slot(i)]);
         return line;
     }
 
@@ -168,7 +179,11 @@ template <class T> class Engine {
 
     Lines<T> lines_of(size_t i, int64_t sample, int64_t part) const {
         const int op = p.steps[i].op;
-        if (op < TF_BATCH_APPLY) return {{&lines[i][part * at[i].channels.slots], nullptr, nullptr}};
+        if (op < TF_BATCH_APPLY) {
+            const T* line = &lines[i][part * at[i].channels.slots];
+            const int64_t all = op == TF_NORM ? p.parts * at[i].channels.slots : 0;
+            return {{line, line + all, line + 2 * all}};
+        }
         // The last one gathered for this kind of step.
         size_t k = i;
         while (p.steps[--k].op != op - TF_BATCH_APPLY + TF_BATCH_STATS) continue;
@@ -349,6 +364,12 @@ template <class T> class Engine {
                 statistic.scale[set * c.slots + k] = T(1 / of[k].m2);
             }
         }
+        if (s.op == TF_BATCH_STATS && s.moments)
+            for (int64_t k = 0; k < c.count; k++) {
+                const Moments& of = merged[c.slot(k)];
+                s.moments[k] = of.mean;
+                s.moments[c.count + k] = of.m2 / of.n;
+            }
         statistic.moments.reset();
     }
 

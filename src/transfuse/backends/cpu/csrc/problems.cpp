@@ -70,7 +70,7 @@ template <class Bits> bool finite_bits(const void* data, int64_t count, Bits exp
 
 transfuse_step step(int op, const void* t0 = nullptr, const void* t1 = nullptr, double f0 = 0,
                     double f1 = 0, int32_t i0 = 0) {
-    return {op, i0, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, f0, f1, t0, t1};
+    return {op, i0, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, f0, f1, t0, t1, nullptr, nullptr, nullptr};
 }
 
 void append(Steps& steps, const Steps& more) {
@@ -90,7 +90,7 @@ class Call {
 
     Call(int element, const Geometry& g)
         : rank(int(g.spatial.size())), conv("conv_transpose" + std::to_string(rank) + "d") {
-        p.element = element;
+        p.element = p.operands = element;
         p.weight_scale = 1;
         p.groups = checked("groups", 1, {g.groups})[0];
         p.batch = checked("batch", 0, {g.batch})[0];

@@ -15,6 +15,7 @@ enum transfuse_op {
     TF_ADD,          /* x + (t0[c] or f0) */
     TF_SCALE,        /* x * (t0[c] or f0) */
     TF_CLAMP,        /* min(max(x, f0), f1) */
+    TF_NORM,         /* (x - t2[c]) / sqrt(t3[c] + f0) * t0[c] + t1[c] */
     TF_SIGMOID,
     TF_TANH,
     TF_SOFTMAX,      /* over channels */
@@ -22,7 +23,7 @@ enum transfuse_op {
     TF_MAX_POOL,     /* window */
     TF_SUM_POOL,     /* window; times f0 */
     TF_SIGN_POOL,    /* window: max where t0[c] >= 0, else min */
-    TF_BATCH_STATS,  /* gather mean and variance of a channel */
+    TF_BATCH_STATS,  /* gather mean and variance of a channel, also into `moments` */
     TF_GROUP_STATS,  /* gather mean and variance of (sample, i0 groups of channels) */
     TF_EXP_STATS,    /* x = exp(x); gather the sum of (sample, channel) */
     TF_MAX_STATS,    /* gather maximum and sum of exp(x - maximum) of (sample, channel) */
@@ -40,12 +41,16 @@ typedef struct {
     int32_t i0;
     int32_t kernel[3], stride[3], padding[3];
     double f0, f1;
-    const void* t0; /* one element of the program's type per channel, or null */
+    const void* t0; /* one element of the type of the program's operands per channel, or null */
     const void* t1;
+    const void* t2;
+    const void* t3;
+    double* moments; /* of TF_BATCH_STATS: room for the means, then the variances, or null */
 } transfuse_step;
 
 typedef struct {
     int32_t element;
+    int32_t operands; /* the type of the steps' operands: `element`, or TF_F32 beside 16 bits */
     int32_t careful; /* weights are not finite: no product with a zero that stands for nothing */
     int64_t batch, in_channels, out_channels, groups;
     int64_t spatial[3], kernel[3], stride[3], padding[3], dilation[3], output_padding[3];

@@ -76,6 +76,15 @@ def reciprocal(x):
         return 1.0 / x
 
 
+@triton.jit
+def inverse_root(x):
+    """``1 / sqrt(x)``, each rounded to nearest."""
+    if x.dtype == tl.float64:
+        return 1.0 / tl.sqrt(x)
+    else:
+        return 1.0 / tl.sqrt_rn(x)
+
+
 LOG2E = tl.constexpr(1.4426950408889634)
 
 

@@ -9,7 +9,7 @@ No atomics: the same bits in every run.
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.kernels.numbers import bounded_exp
+from transfuse.backends.triton.kernels.numbers import bounded_exp, inverse_root, narrow
 from transfuse.backends.triton.kernels.steps import number
 
 
@@ -95,13 +95,22 @@ def put(to, plane, partial, live):
     tl.store(to + 2 * plane, partial[2], mask=live)
 
 
+@triton.jit
+def move(to, found, numbers):
+    """``(1 - momentum) * running + momentum * found``; both factors are among the numbers."""
+    kept = tl.load(to).to(found.dtype) * number(numbers, 3, found)
+    tl.store(to, narrow(kept + number(numbers, 6, found) * found, to.dtype.element_ty))
+
+
 # One partial is as good a number as any: as a constant it could not become the other launch's.
 @triton.jit(do_not_specialize=["epoch", "run", "plane", "careful_run", "careful_plane"])
 def merge(
     partials, run, plane, careful, careful_run, careful_plane, flag, epoch, first, second, numbers,
-    KIND: tl.constexpr, BLOCK: tl.constexpr,
+    running, KIND: tl.constexpr, BLOCK: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """Program (s): ``run`` partials from ``s * run`` on, as the two numbers that are applied.
+
+    ``MOVES``: ``running`` mean and variance move towards these; the numbers after eps say how far.
 
     Where weights were not finite, those of the careful launch.
     """
@@ -122,11 +131,10 @@ def merge(
         total = join(total, (count, a, b), KIND)
     if KIND == "moments":
         count, a, b = tl.reduce(total, 0, merge_moments)
-        spread = b / count + number(numbers, 0, b)
-        if spread.dtype == tl.float64:
-            second_value = 1.0 / tl.sqrt(spread)
-        else:
-            second_value = 1.0 / tl.sqrt_rn(spread)
+        second_value = inverse_root(b / count + number(numbers, 0, b))
+        if MOVES:
+            move(running[0] + program, a, numbers)
+            move(running[1] + program, b / (count - 1), numbers)
     elif KIND == "peaks":
         count, a, b = tl.reduce(total, 0, merge_peaks)
         second_value = 1.0 / b

@@ -1,8 +1,9 @@
 """The stages after (and before) a convolution, on a tile of channels times positions.
 
 ``S`` is a ``lower.Table``: ``ops`` names them in order, ``at[i]`` is where step ``i`` finds its
-first number or tensor, ``factor[i]`` where its factor is (-1: none); for a statistic, ``size[i]``
-channels share one and ``count[i]`` make a sample. One function serves every kernel: a new stage is
+first number or tensor, ``number[i]`` where its first number is (one with tensors may have some,
+too), ``factor[i]`` where its factor is (-1: none); for a statistic, ``size[i]`` channels share one
+and ``count[i]`` make a sample. One function serves every kernel: a new stage is
 a new branch here and a line in ``lower.py``.
 """
 
@@ -12,6 +13,7 @@ import triton.language as tl
 from transfuse.backends.triton.kernels.numbers import (
     LOG2E,
     bounded_exp,
+    inverse_root,
     larger,
     power_of_two,
     reciprocal,
@@ -118,6 +120,10 @@ def steps(
         elif S.ops[i] == "batch_apply":  # tensors: mean, 1/std
             v = v - operand(tensors, S.at[i], channel, live, v, AXIS)
             v = v * operand(tensors, S.at[i] + 1, channel, live, v, AXIS)
+        elif S.ops[i] == "running_apply":  # tensors: mean, variance
+            v = v - operand(tensors, S.at[i], channel, live, v, AXIS)
+            var = operand(tensors, S.at[i] + 1, channel, live, v, AXIS)
+            v = v * inverse_root(var + number(numbers, S.number[i], v))
         elif S.ops[i] == "group_apply":  # tensors: mean, 1/std of (sample, group)
             v = v - statistic(tensors, S.at[i], n, channel, live, v, S.size[i], S.count[i], AXIS)
             v = v * statistic(

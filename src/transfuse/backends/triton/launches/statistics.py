@@ -2,7 +2,7 @@
 
 from transfuse.backends.triton.draft import Draft, Partials
 from transfuse.backends.triton.kernels.statistics import merge
-from transfuse.backends.triton.launch import FLAG, At, Epoch
+from transfuse.backends.triton.launch import FLAG, All, At, Epoch
 from transfuse.backends.triton.lower import power, thirds
 
 
@@ -13,9 +13,16 @@ def add(draft: Draft, at: int, fast: Partials, careful: Partials) -> None:
     count = fast.plane // run
     halves = draft.memory(count), draft.memory(count)
     block = min(1024, power(run))
+    numbers: tuple[float, ...] = thirds(statistic.eps)
+    running: tuple[int, ...] = ()
+    if statistic.running is not None:
+        momentum = statistic.running.momentum
+        numbers += thirds(1 - momentum) + thirds(momentum)
+        running = tuple(draft.names[name] for name in statistic.running.names)
     given = [
         At(fast.partials), run, fast.plane, At(careful.partials), careful_run, careful.plane,
-        At(FLAG), Epoch, At(halves[0]), At(halves[1]), thirds(statistic.eps), statistic.kind, block,
+        At(FLAG), Epoch, At(halves[0]), At(halves[1]), numbers, All(running), statistic.kind,
+        block, bool(running),
     ]  # fmt: skip
     draft.add(merge, count, given, num_warps=max(1, min(4, block // 64)))
     draft.statistics[at] = halves
