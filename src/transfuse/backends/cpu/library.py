@@ -1,13 +1,21 @@
-"""The compiled core, loaded with ctypes: its structures and its functions."""
+"""The compiled core, loaded with ctypes: its structures and its functions.
+
+The two are compiled apart, so on loading the core says what it takes these structures to be; one
+that says otherwise is refused, since it would read and write memory at the wrong places.
+"""
 
 import ctypes
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
 from transfuse import settings
 
 NAME = "libtransfuse_cpu.so"
+ABI = 1
+"""``TRANSFUSE_ABI``: goes up where the structures stay and their meaning does not."""
 OPS = (
     *("add", "scale", "clamp", "norm", "sigmoid", "tanh", "softmax", "sum"),
     *("max_pool", "sum_pool", "sign_pool"),
@@ -18,7 +26,6 @@ OPS = (
 ELEMENTS = ("fp32", "fp64", "fp16", "bf16")
 """The element types in the order of ``enum transfuse_element``."""
 
-Three = ctypes.c_int32 * 3
 Sizes = ctypes.c_int64 * 3
 Strides = ctypes.c_int64 * 5
 Digest = ctypes.c_uint64 * 2
@@ -29,10 +36,10 @@ class Step(ctypes.Structure):
 
     _fields_ = (
         ("op", ctypes.c_int32),
-        ("i0", ctypes.c_int32),
-        ("kernel", Three),
-        ("stride", Three),
-        ("padding", Three),
+        ("i0", ctypes.c_int64),
+        ("kernel", Sizes),
+        ("stride", Sizes),
+        ("padding", Sizes),
         ("f0", ctypes.c_double),
         ("f1", ctypes.c_double),
         ("t0", ctypes.c_void_p),
@@ -88,9 +95,57 @@ def path() -> Path | None:
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The core, or None where it was not built."""
+    """The core, or None where it was not built; a file that is another core raises RuntimeError."""
     found = path()
-    return None if found is None else _declared(ctypes.CDLL(str(found)))
+    if found is None:
+        return None
+    try:
+        core = ctypes.CDLL(str(found))
+    except OSError as error:
+        raise _unusable(found, f"it cannot be loaded: {error}") from None
+    try:
+        core.transfuse_abi.restype = ctypes.c_char_p
+    except AttributeError:
+        raise _unusable(found, "it is another library, or an older one") from None
+    theirs, ours = core.transfuse_abi().decode().splitlines(), abi()
+    if theirs != ours:
+        raise _unusable(found, "\n".join(_differences(theirs, ours)))
+    try:
+        return _declared(core)
+    except AttributeError as error:
+        raise _unusable(found, f"it lacks a function: {error}") from None
+
+
+def abi() -> list[str]:
+    """The lines of ``transfuse_abi`` as the structures here would have them."""
+
+    def layout(name: str, of: type[ctypes.Structure]) -> str:
+        offsets = " ".join(f"{each[0]}@{getattr(of, each[0]).offset}" for each in of._fields_)
+        return f"{name} {ctypes.sizeof(of)}: {offsets}"
+
+    return [
+        f"abi {ABI}",
+        f"elements {' '.join(ELEMENTS)}",
+        f"operations {' '.join(OPS).upper()}",
+        layout("step", Step),
+        layout("program", Program),
+    ]
+
+
+def _differences(theirs: list[str], ours: list[str]) -> Iterator[str]:
+    yield "it is a build of other sources:"
+    known, wanted = ({line.partition(" ")[0]: line for line in lines} for lines in (theirs, ours))
+    for key in [*wanted, *(known.keys() - wanted.keys())]:
+        if known.get(key) != wanted.get(key):
+            yield f"  here   {wanted.get(key, f'no {key}')}"
+            yield f"  there  {known.get(key, f'no {key}')}"
+
+
+def _unusable(file: Path, why: str) -> RuntimeError:
+    cure = "install transfuse again (pip install, or make in a checkout)"
+    if settings.read().core is not None:
+        cure = "let TRANSFUSE_CORE name a core built from these sources, or unset it"
+    return RuntimeError(f"{file} is no core of this transfuse; {cure}\n{why}")
 
 
 def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
@@ -101,11 +156,22 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_use_isa.argtypes = (ctypes.c_char_p,)
     core.transfuse_packed_bytes.argtypes = (program,)
     core.transfuse_packed_bytes.restype = ctypes.c_int64
+    core.transfuse_packed_bytes.errcheck = _given
     core.transfuse_pack.argtypes = (program, ctypes.c_void_p, Strides, ctypes.c_void_p)
     core.transfuse_digest.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, Digest)
     core.transfuse_finite.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
+    core.transfuse_finite.errcheck = _given
     core.transfuse_run.argtypes = (program, ctypes.c_int32)
     return core
+
+
+def _given(number: int, function: Any, arguments: Any) -> int:
+    """A function's result; -1 stands for a failure."""
+    if number < 0:
+        core = load()
+        assert core is not None
+        check(core, 1)
+    return number
 
 
 def check(core: ctypes.CDLL, status: int) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import Any
 
-from transfuse.backends.cpu.library import OPS, Step, Three
+from transfuse.backends.cpu.library import OPS, Sizes, Step
 from transfuse.chain import Chain
 from transfuse.plan import Plan
 from transfuse.problem import Shape
@@ -44,7 +44,7 @@ class Instruction:
     def step(self, address: Callable[[str], int]) -> Step:
         # Missing axes come first, and a window of 1 leaves them alone.
         windows = ((1, 1, 0),) * (3 - len(self.windows)) + self.windows
-        kernel, stride, padding = (Three(*values) for values in zip(*windows, strict=True))
+        kernel, stride, padding = (Sizes(*values) for values in zip(*windows, strict=True))
         tensors = (name and address(name) for name in (self.t0, self.t1, self.t2, self.t3))
         op = OPS.index(self.op)
         return Step(op, self.i0, kernel, stride, padding, self.f0, self.f1, *tensors)

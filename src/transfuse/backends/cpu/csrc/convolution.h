@@ -7,6 +7,7 @@
 #include "memory.h"
 #include "microkernel.h"
 #include "pairs.h"
+#include "taps.h"
 #include "tile.h"
 #include "weights.h"
 
@@ -24,16 +25,14 @@ struct Reads {
 
     Reads() = default;
     Reads(const transfuse_program& p, int axis, int64_t inputs, int64_t from, int64_t to) {
+        const Taps taps(p, axis);
         for (int64_t o = from; o < to; o++) {
             of.emplace_back();
-            for (int64_t k = 0; k < p.kernel[axis]; k++) {
-                int64_t at = o + p.padding[axis] - k * p.dilation[axis];
-                if (at < 0 || at % p.stride[axis] || at / p.stride[axis] >= inputs) continue;
-                int64_t i = at / p.stride[axis];
+            taps.each(o, 0, inputs, [&](int64_t k, int64_t i) {
                 of.back().push_back({k, i});
                 lo = std::min(lo, i);
                 hi = std::max(hi, i + 1);
-            }
+            });
         }
         if (lo > hi) lo = hi = 0;
     }
@@ -50,16 +49,12 @@ struct WidthPhase {
 
 static std::vector<WidthPhase> width_phases(const transfuse_program& p, int64_t inputs, int64_t lo,
                                             int64_t hi) {
+    const Taps taps(p, 2);
     std::vector<WidthPhase> phases;
     for (int64_t o = lo; o < std::min(lo + p.stride[2], hi); o++) {
         WidthPhase phase = {o, (hi - o + p.stride[2] - 1) / p.stride[2], {}};
-        for (int64_t k = 0; k < p.kernel[2]; k++) {
-            int64_t at = o + p.padding[2] - k * p.dilation[2];
-            if (((at % p.stride[2]) + p.stride[2]) % p.stride[2]) continue;
-            int64_t i = at / p.stride[2];
-            if (i + phase.count > 0 && i < inputs) phase.taps.push_back({k, i});
-        }
-        phases.push_back(phase);
+        taps.each(o, 1 - phase.count, inputs, [&](int64_t k, int64_t i) { phase.taps.push_back({k, i}); });
+        phases.push_back(std::move(phase));
     }
     return phases;
 }
@@ -287,8 +282,8 @@ template <class T> class Convolution {
         const Box& box = tile.box;
         const int64_t cig = p.in_channels / p.groups;
         // Input channels by parts, so that the weights of a part stay in the second-level cache.
-        const int64_t phases = p.stride[0] * p.stride[1] * p.stride[2];
-        const int64_t some = std::max<int64_t>(1, p.kernel[0] * p.kernel[1] * p.kernel[2] / phases);
+        const int64_t all = p.kernel[0] * p.kernel[1] * p.kernel[2];
+        const int64_t some = std::max<int64_t>(1, by_phase(p, all));
         int64_t part = std::max<int64_t>(16, PART_BYTES / int64_t(sizeof(T)) / (some * 2 * LANES<T>) / 8 * 8);
         if (part * 2 > cig) part = cig;
         const int64_t per_group = p.out_channels / p.groups;

@@ -1,12 +1,18 @@
 // Which engine runs, and errors as codes with a message.
 #include "core.h"
 
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "engine.h"
 #include "failure.h"
+#include "validate.h"
 
 #if defined(__x86_64__)
 namespace avx512 { extern const transfuse_engine ENGINE; }
@@ -24,86 +30,60 @@ struct Choice {
 };
 
 // What this machine runs, best first.
-const std::vector<Choice>& choices() {
-    static const std::vector<Choice> found = [] {
-        std::vector<Choice> list;
+struct Choices {
+    Choice list[3];
+    size_t count = 0;
+    char names[32] = "";  // separated by spaces
+
+    Choices() noexcept {
 #if defined(__x86_64__)
         __builtin_cpu_init();
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
-            list.push_back({"avx512", &avx512::ENGINE});
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-            list.push_back({"avx2", &avx2::ENGINE});
-        list.push_back({"sse2", &sse2::ENGINE});
+            add("avx512", &avx512::ENGINE);
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) add("avx2", &avx2::ENGINE);
+        add("sse2", &sse2::ENGINE);
 #elif defined(__aarch64__)
-        list.push_back({"neon", &baseline::ENGINE});
+        add("neon", &baseline::ENGINE);
 #else
-        list.push_back({"generic", &baseline::ENGINE});
+        add("generic", &baseline::ENGINE);
 #endif
-        return list;
-    }();
+    }
+    void add(const char* name, const transfuse_engine* engine) noexcept {
+        if (count) std::strcat(names, " ");
+        std::strcat(names, name);
+        list[count++] = {name, engine};
+    }
+};
+
+const Choices& choices() noexcept {
+    static const Choices found;
     return found;
+}
+
+std::atomic<size_t> chosen{0};
+thread_local char message[1024] = "";
+
+const Choice& choice() noexcept { return choices().list[chosen]; }
+
+// OpenMP ends the process where it cannot start as many threads as it is told to; those that it would use by
+// itself, one for each processor and a few more are safe.
+int startable(int32_t threads) {
+    if (threads < 1) refuse("threads must be at least 1, but got ", threads);
+    return std::min(threads, std::max({64, omp_get_num_procs(), omp_get_max_threads()}));
 }
 
 // NaN and Inf have every bit of the exponent set.
 template <class Bits> bool finite(const void* values, int64_t count, Bits exponent) {
     for (int64_t i = 0; i < count; i++) {
         Bits value;
-        std::memcpy(&value, static_cast<const Bits*>(values) + i, sizeof value);
+        std::memcpy(&value, static_cast<const char*>(values) + i * sizeof value, sizeof value);
         if ((value & exponent) == exponent) return false;
     }
     return true;
 }
 
-size_t chosen = 0;
-thread_local std::string message;
-
-}  // namespace
-
-int transfuse_failed(const std::string& reason) {
-    message = reason;
-    return 1;
-}
-
-const char* transfuse_message(void) { return message.c_str(); }
-
-const char* transfuse_isa(void) { return choices()[chosen].name; }
-
-const char* transfuse_isas(void) {
-    static const std::string names = [] {
-        std::string all;
-        for (const Choice& choice : choices()) all += (all.empty() ? "" : " ") + std::string(choice.name);
-        return all;
-    }();
-    return names.c_str();
-}
-
-int transfuse_use_isa(const char* name) {
-    if (!name || !*name) {
-        chosen = 0;
-        return 0;
-    }
-    for (size_t i = 0; i < choices().size(); i++)
-        if (!strcmp(choices()[i].name, name)) {
-            chosen = i;
-            return 0;
-        }
-    return transfuse_failed("this machine does not run " + std::string(name) + "; it runs " + transfuse_isas());
-}
-
-int64_t transfuse_packed_bytes(const transfuse_program* program) {
-    return choices()[chosen].engine->packed_bytes(*program);
-}
-
-int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, void* to) {
-    return guarded([&] { choices()[chosen].engine->pack(*program, weights, strides, to); });
-}
-
-int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t* found) {
-    return guarded([&] { choices()[chosen].engine->digest(data, bytes, threads, found); });
-}
-
-int transfuse_finite(const void* values, int64_t count, int32_t element) {
+bool finite(const void* values, int64_t count, int32_t element) {
     switch (element) {
         case TF_F32: return finite<uint32_t>(values, count, 0x7f800000);
         case TF_F64: return finite<uint64_t>(values, count, 0x7ff0000000000000);
@@ -112,6 +92,105 @@ int transfuse_finite(const void* values, int64_t count, int32_t element) {
     }
 }
 
+// The lines of transfuse_abi(), written once.
+struct Abi {
+    char lines[2048] = "";
+    size_t at = 0;
+
+    Abi() noexcept {
+        add("abi %d\nelements fp32 fp64 fp16 bf16\noperations", TRANSFUSE_ABI);
+        static_assert(TF_F32 == 0 && TF_F64 == 1 && TF_F16 == 2 && TF_BF16 == 3 && TF_ELEMENTS == 4, "as named");
+#define NAME(op) add(" %s", #op);
+        TRANSFUSE_EACH_OP(NAME)
+#undef NAME
+#define FIELD(of, field) add(" %s@%zu", #field, offsetof(transfuse_##of, field))
+        add("\nstep %zu:", sizeof(transfuse_step));
+        FIELD(step, op), FIELD(step, i0), FIELD(step, kernel), FIELD(step, stride), FIELD(step, padding);
+        FIELD(step, f0), FIELD(step, f1), FIELD(step, t0), FIELD(step, t1);
+        FIELD(step, t2), FIELD(step, t3), FIELD(step, moments);
+        add("\nprogram %zu:", sizeof(transfuse_program));
+        FIELD(program, element), FIELD(program, operands), FIELD(program, careful);
+        FIELD(program, batch), FIELD(program, in_channels), FIELD(program, out_channels), FIELD(program, groups), FIELD(program, spatial), FIELD(program, kernel);
+        FIELD(program, stride), FIELD(program, padding), FIELD(program, dilation);
+        FIELD(program, output_padding), FIELD(program, pooled), FIELD(program, pool);
+        FIELD(program, steps_count), FIELD(program, steps), FIELD(program, input);
+        FIELD(program, input_strides), FIELD(program, weights), FIELD(program, output);
+        FIELD(program, output_strides), FIELD(program, weight_scale);
+#undef FIELD
+    }
+    template <class... V> void add(const char* format, V... values) noexcept {
+        at += std::snprintf(lines + at, sizeof lines - at, format, values...);
+        at = std::min(at, sizeof lines - 1);
+    }
+};
+
+}  // namespace
+
+int transfuse_failed(const char* reason) noexcept {
+    std::snprintf(message, sizeof message, "%s", reason);
+    return 1;
+}
+
+const char* transfuse_message(void) { return message; }
+
+const char* transfuse_abi(void) {
+    static const Abi abi;
+    return abi.lines;
+}
+
+const char* transfuse_isa(void) { return choice().name; }
+
+const char* transfuse_isas(void) { return choices().names; }
+
+int transfuse_use_isa(const char* name) {
+    return guarded([&] {
+        if (!name || !*name) name = choices().list[0].name;
+        for (size_t i = 0; i < choices().count; i++)
+            if (!std::strcmp(choices().list[i].name, name)) {
+                chosen = i;
+                return;
+            }
+        refuse("this machine does not run ", std::string(name), "; it runs ", choices().names);
+    });
+}
+
+int64_t transfuse_packed_bytes(const transfuse_program* program) {
+    int64_t bytes = -1;
+    guarded([&] {
+        validate(program);
+        bytes = choice().engine->packed_bytes(*program);
+    });
+    return bytes;
+}
+
+int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, void* to) {
+    return guarded([&] {
+        validate_pack(program, weights, strides, to);
+        choice().engine->pack(*program, weights, strides, to);
+    });
+}
+
+int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t* found) {
+    return guarded([&] {
+        validate_values(data, bytes, TF_F32);
+        if (!found) refuse("found is a null pointer");
+        choice().engine->digest(data, bytes, startable(threads), found);
+    });
+}
+
+int transfuse_finite(const void* values, int64_t count, int32_t element) {
+    int all = -1;
+    guarded([&] {
+        validate_values(values, count, element);
+        all = finite(values, count, element);
+    });
+    return all;
+}
+
 int transfuse_run(const transfuse_program* program, int32_t threads) {
-    return guarded([&] { choices()[chosen].engine->run(*program, threads); });
+    return guarded([&] {
+        validate_run(program);
+        const int count = startable(threads);
+        if (program->batch) choice().engine->run(*program, count);
+    });
 }

@@ -7,8 +7,16 @@
 extern "C" {
 #endif
 
-/* Every function that can fail gives 0, or 1 with transfuse_message() saying why. */
+/* Every function that can fail gives 0, or 1 with transfuse_message() saying why; one that gives something
+ * else gives -1 then. */
 const char* transfuse_message(void);
+
+/* What this build is, for a caller written apart from it to compare with what it takes it to be: lines of
+ * text with the number below, the elements and operations in the order of their enumerations, and for both
+ * structures the size and every field's offset. The number goes up where these stay and their meaning
+ * does not. */
+#define TRANSFUSE_ABI 1
+const char* transfuse_abi(void);
 
 /* The instruction set in use ("avx512", "avx2", "sse2", "neon"); the best one this machine runs. */
 const char* transfuse_isa(void);
@@ -25,9 +33,10 @@ int transfuse_pack(const transfuse_program* program, const void* weights, const 
  * hold within a process, for one instruction set. */
 int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t* found);
 
-/* Whether none of these values, of an element type, is NaN or Inf. */
+/* 1 if none of these values, of an element type, is NaN or Inf, else 0. */
 int transfuse_finite(const void* values, int64_t count, int32_t element);
 
+/* `threads` is at least 1. Beyond 64 it is no more than OpenMP would use by itself, or processors there are. */
 int transfuse_run(const transfuse_program* program, int32_t threads);
 
 #ifdef __cplusplus

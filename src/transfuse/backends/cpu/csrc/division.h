@@ -95,7 +95,8 @@ template <class T> class Division {
         const int64_t rows = std::min(rows_of_pairs(begin, fresh, end), extents[1]);
         // A block of the microkernel in every phase, however wide the stride: else weights are read for little.
         const int64_t position = at[0].channels.slots * int64_t(sizeof(T));
-        const int64_t block = std::min(LARGEST_BYTES, TF_ROWS * p.stride[2] * position);
+        const int64_t blocks = LARGEST_BYTES / (TF_ROWS * position);  // as many phases as there may be
+        const int64_t block = p.stride[2] > blocks ? LARGEST_BYTES : TF_ROWS * p.stride[2] * position;
         for (int64_t limit = std::max(block, heavy ? 4 * TILE_BYTES : TILE_BYTES);; limit /= 2) {
             size[0] = 1;
             size[1] = rows;
@@ -126,7 +127,7 @@ template <class T> class Division {
         const int64_t rows = std::min(rows_of_pairs(begin, fresh, end), at[end].extents[1]);
         const int64_t half[3] = {size[0], (size[1] / rows + 1) / 2 * rows, size[2]};
         const int64_t positions = values(begin, fresh, end, half) / at[0].channels.slots;
-        const bool enough = positions / (p.stride[0] * p.stride[1] * p.stride[2]) >= FEWEST_MET;
+        const bool enough = by_phase(p, positions) >= FEWEST_MET;
         if (tiles < 2 * FEWEST_TILES && enough) size[1] = half[1];
     }
 
@@ -198,10 +199,12 @@ template <class T> class Division {
         if (p.parts == 1 || size[2] <= TF_ROWS * p.stride[2]) return true;
         const int64_t first[3] = {0, 0, 0};
         const Box box = boxes(begin, fresh, end, tile_at(first, size, at[end].extents))[0];
-        int64_t inputs = p.in_channels;
-        for (int a = 0; a < 3; a++)
-            inputs *= (box.size(a) + p.dilation[a] * (p.kernel[a] - 1) - 1) / p.stride[a] + 1;
-        return inputs * int64_t(sizeof(T)) <= COPY_BYTES;
+        int64_t bytes = p.in_channels * int64_t(sizeof(T));
+        for (int a = 0; a < 3; a++) {
+            const int64_t met = (box.size(a) + p.dilation[a] * (p.kernel[a] - 1) - 1) / p.stride[a] + 1;
+            if (__builtin_mul_overflow(bytes, met, &bytes)) return false;
+        }
+        return bytes <= COPY_BYTES;
     }
 
     // Values that the largest of a tile's boxes holds.

@@ -26,7 +26,10 @@ template <class T> struct Free {
 };
 template <class T> using Buffer = std::unique_ptr<T[], Free<T>>;
 template <class T> static Buffer<T> allocate(int64_t count) {
-    size_t bytes = (size_t(count) * sizeof(T) + TF_BYTES + 1023) / 1024 * 1024;
+    size_t bytes;
+    if (count < 0 || __builtin_mul_overflow(size_t(count), sizeof(T), &bytes) || bytes > PTRDIFF_MAX - 2048)
+        throw std::bad_alloc();
+    bytes = (bytes + TF_BYTES + 1023) / 1024 * 1024;
     void* p = std::aligned_alloc(64, bytes);
     if (!p) throw std::bad_alloc();
     expect_writes(p, bytes);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "program.h"
+#include "taps.h"
 
 namespace TF_NAMESPACE {
 
@@ -50,11 +51,14 @@ struct Pairs {
     std::vector<MixedWeights> mixed;
 
     explicit Pairs(const transfuse_program& p) {
-        const int64_t kernel = p.kernel[1], stride = p.stride[1], dilation = p.dilation[1];
+        const Taps all(p, 1);
+        const int64_t kernel = p.kernel[1], stride = p.stride[1];
         for (int64_t phase = 0; phase < stride; phase++) {
             std::vector<int64_t> taps;  // in the order of the inputs they meet
-            for (int64_t k = kernel; k-- > 0;)
-                if ((k * dilation - phase) % stride == 0) taps.push_back(k);
+            const int64_t first = all.first(phase);
+            if (first >= 0 && first < kernel)
+                for (int64_t k = first + (kernel - 1 - first) / all.step * all.step; k >= first; k -= all.step)
+                    taps.push_back(k);
             phases.emplace_back();
             last_tap.push_back(taps.empty() ? -1 : taps[0]);
             for (size_t i = 0; i < taps.size();) {

@@ -5,42 +5,21 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "core.h"
 #include "failure.h"
 #include "transfuse.h"
+#include "validate.h"
 
 namespace {
 
 typedef std::vector<size_t> Given;
 typedef std::vector<int64_t> Sizes;
 typedef std::vector<transfuse_step> Steps;
-
-constexpr size_t LARGEST = INT32_MAX;       // of one size: no formula of an axis leaves int64
-constexpr int64_t MOST = int64_t(1) << 48;  // elements of a tensor: no offset in bytes leaves int64
-
-// Messages without streams: a stream looks into the process's locale, which other libraries that
-// bring a C++ runtime of their own may have made unsafe to share.
-std::string text(const std::string& words) { return words; }
-template <class T> std::enable_if_t<std::is_integral<T>::value, std::string> text(T number) {
-    return std::to_string(number);
-}
-template <class T> std::string text(const std::vector<T>& values) {
-    if (values.size() == 1) return text(values[0]);
-    std::string all = "[";
-    for (size_t i = 0; i < values.size(); i++) all += (i ? ", " : "") + text(values[i]);
-    return all + "]";
-}
-
-template <class... P> [[noreturn]] void refuse(const P&... parts) {
-    throw std::invalid_argument((std::string() + ... + text(parts)));
-}
 
 int64_t product(const Sizes& sizes) {
     int64_t all = 1;
@@ -49,27 +28,11 @@ int64_t product(const Sizes& sizes) {
 }
 
 int64_t elements(const std::string& name, const Sizes& dims) {
-    int64_t all = 1;
-    for (int64_t size : dims) {
-        if (size && all > MOST / size)
-            refuse(name, " of size ", dims, " has more than 2^48 elements");
-        all *= size;
-    }
-    return all;
-}
-
-template <class Bits> bool finite_bits(const void* data, int64_t count, Bits exponent) {
-    bool all = true;
-    for (int64_t i = 0; i < count; i++) {
-        Bits bits;
-        memcpy(&bits, static_cast<const char*>(data) + i * sizeof(Bits), sizeof(Bits));
-        all &= (bits & exponent) != exponent;
-    }
-    return all;
+    return ::elements(name.c_str(), dims.data(), dims.size());
 }
 
 transfuse_step step(int op, const void* t0 = nullptr, const void* t1 = nullptr, double f0 = 0,
-                    double f1 = 0, int32_t i0 = 0) {
+                    double f1 = 0, int64_t i0 = 0) {
     return {op, i0, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, f0, f1, t0, t1, nullptr, nullptr, nullptr};
 }
 
@@ -150,13 +113,13 @@ class Call {
 
     void group_norm(size_t groups) const {
         if (groups < 1) refuse("group_norm: num_groups must be at least 1, but got ", groups);
-        if (groups > LARGEST || shape[1] % int64_t(groups))
+        if (groups > size_t(LARGEST) || shape[1] % int64_t(groups))
             refuse("group_norm: num_groups=", groups, " does not divide the ", shape[1],
                    " channels");
         more_than_one_value("group_norm", int64_t(groups));
     }
 
-    transfuse_step window(int op, int32_t size, const void* sign = nullptr, double f0 = 0) const {
+    transfuse_step window(int op, int64_t size, const void* sign = nullptr, double f0 = 0) const {
         transfuse_step s = step(op, sign, nullptr, f0);
         for (int a = 3 - rank; a < 3; a++) s.kernel[a] = s.stride[a] = size;
         return s;
@@ -217,8 +180,9 @@ class Call {
         contiguous(shape, p.output_strides);
         int64_t strides[5] = {};
         contiguous(dims(p.in_channels, p.out_channels / p.groups, p.kernel), strides);
-        const size_t size = size_t(transfuse_packed_bytes(&p) + 63) / 64 * 64;
-        void* memory = std::aligned_alloc(64, size);
+        const int64_t size = transfuse_packed_bytes(&p);
+        succeed(size < 0);
+        void* memory = std::aligned_alloc(64, size_t(size + 63) / 64 * 64);
         const std::unique_ptr<void, void (*)(void*)> packed(memory, std::free);
         if (!packed) throw std::bad_alloc();
         succeed(transfuse_pack(&p, weight, strides, packed.get()));
@@ -241,7 +205,7 @@ class Call {
         for (size_t value : given)
             if (value < least) must("at least ", least);
         for (size_t value : given)
-            if (value > LARGEST) must("at most ", LARGEST);
+            if (value > size_t(LARGEST)) must("at most ", size_t(LARGEST));
         return Sizes(given.begin(), given.end());
     }
 
@@ -280,12 +244,7 @@ class Call {
     int64_t bytes() const { return p.element == TF_F64 ? 8 : p.element == TF_F32 ? 4 : 2; }
 
     bool finite(const void* data, int64_t count) const {
-        switch (p.element) {
-            case TF_F32: return finite_bits<uint32_t>(data, count, 0x7f800000);
-            case TF_F64: return finite_bits<uint64_t>(data, count, 0x7ff0000000000000);
-            case TF_F16: return finite_bits<uint16_t>(data, count, 0x7c00);
-            default: return finite_bits<uint16_t>(data, count, 0x7f80);
-        }
+        return transfuse_finite(data, count, p.element) == 1;
     }
 };
 
@@ -332,7 +291,7 @@ DEFINE(TRANSFUSE_CONV_TRANSPOSE3D_AVGPOOL_CLAMP_SOFTMAX_MULTIPLY, {
     call.convolve();
     call.tensors(input, kernel, output, {{"scale", scale}});
     const double cells = double(pool_kernel) * double(pool_kernel) * double(pool_kernel);
-    call.pool_input(call.window(TF_SUM_POOL, int32_t(pool_kernel), nullptr, 1 / cells));
+    call.pool_input(call.window(TF_SUM_POOL, int64_t(pool_kernel), nullptr, 1 / cells));
     // bounded-softmax: within 40 of 0, nothing is taken off the exponents.
     const auto within = [](double bound) { return std::abs(bound) <= 40; };
     const bool bounded = within(clamp_max) && (clamp_min > clamp_max || within(clamp_min));
@@ -363,7 +322,7 @@ DEFINE(TRANSFUSE_CONV_TRANSPOSE2D_BATCHNORM_TANH_MAXPOOL_GROUPNORM, {
         append(steps, {call.window(TF_SIGN_POOL, 2, bn_weight), cut, norm, step(TF_TANH)});
     else
         append(steps, {cut, norm, step(TF_TANH), call.window(TF_MAX_POOL, 2)});
-    const int32_t parts = int32_t(num_groups);
+    const int64_t parts = int64_t(num_groups);
     const int64_t scope = product(call.shape) / std::max<int64_t>(1, call.shape[0]) / parts;
     // plan.py: from stored values, one program takes a statistic that it can hold for itself.
     if (!cut.i0 && scope * call.computed() <= 512000)

@@ -1,5 +1,10 @@
 /* A program: what one call computes, as plain data. Python and the five problems build it; the
- * engine runs it. Everything is three axes deep: missing ones have size 1. */
+ * engine runs it. Everything is three axes deep: missing ones have size 1.
+ *
+ * Strides, paddings and dilations of the convolution are at most 2^31 - 1, as in torch, windows and their
+ * strides at most 2^62; a kernel has at most 2^31 - 1 taps; no tensor, and nothing between two steps, has
+ * more than 2^48 elements. validate.cpp holds every program to it, so that no sum or product of the engine
+ * leaves 64 bits. */
 #ifndef TRANSFUSE_PROGRAM_H
 #define TRANSFUSE_PROGRAM_H
 #include <stdint.h>
@@ -8,38 +13,41 @@
 extern "C" {
 #endif
 
-enum transfuse_element { TF_F32, TF_F64, TF_F16, TF_BF16 };
+enum transfuse_element { TF_F32, TF_F64, TF_F16, TF_BF16, TF_ELEMENTS };
 
-/* Steps over a tile of values [position][channel]. A segment ends at TF_CUT. */
-enum transfuse_op {
-    TF_ADD,          /* x + (t0[c] or f0) */
-    TF_SCALE,        /* x * (t0[c] or f0) */
-    TF_CLAMP,        /* min(max(x, f0), f1) */
-    TF_NORM,         /* (x - t2[c]) / sqrt(t3[c] + f0) * t0[c] + t1[c] */
-    TF_SIGMOID,
-    TF_TANH,
-    TF_SOFTMAX,      /* over channels */
-    TF_SUM,          /* over channels, one is left */
-    TF_MAX_POOL,     /* window */
-    TF_SUM_POOL,     /* window; times f0 */
-    TF_SIGN_POOL,    /* window: max where t0[c] >= 0, else min */
-    TF_BATCH_STATS,  /* gather mean and variance of a channel, also into `moments` */
-    TF_GROUP_STATS,  /* gather mean and variance of (sample, i0 groups of channels) */
-    TF_EXP_STATS,    /* x = exp(x); gather the sum of (sample, channel) */
-    TF_MAX_STATS,    /* gather maximum and sum of exp(x - maximum) of (sample, channel) */
-    TF_CUT,          /* i0: 0 store the values, 1 compute them again */
-    TF_BATCH_APPLY,  /* (x - mean) / sqrt(var + f0) * t0[c] + t1[c] */
-    TF_GROUP_APPLY,  /* the same by (sample, group) */
-    TF_EXP_APPLY,    /* x / sum */
-    TF_MAX_APPLY,    /* exp(x - maximum) / sum */
-    TF_GROUP_NORM,   /* stats and apply within a tile that is a whole sample */
-    TF_SPACE_SOFTMAX /* the same for the softmax over space */
-};
+/* Steps over a tile of values [position][channel]. A segment ends at TF_CUT. One list, from which the
+ * enumeration is made and the names that callers compare theirs with. */
+#define TRANSFUSE_EACH_OP(OP)                                                                 \
+    OP(ADD)           /* x + (t0[c] or f0) */                                                 \
+    OP(SCALE)         /* x * (t0[c] or f0) */                                                 \
+    OP(CLAMP)         /* min(max(x, f0), f1) */                                               \
+    OP(NORM)          /* (x - t2[c]) / sqrt(t3[c] + f0) * t0[c] + t1[c] */                    \
+    OP(SIGMOID)                                                                               \
+    OP(TANH)                                                                                  \
+    OP(SOFTMAX)       /* over channels */                                                     \
+    OP(SUM)           /* over channels, one is left */                                        \
+    OP(MAX_POOL)      /* window */                                                            \
+    OP(SUM_POOL)      /* window; times f0 */                                                  \
+    OP(SIGN_POOL)     /* window: max where t0[c] >= 0, else min */                            \
+    OP(BATCH_STATS)   /* gather mean and variance of a channel, also into `moments` */        \
+    OP(GROUP_STATS)   /* gather mean and variance of (sample, i0 groups of channels) */       \
+    OP(EXP_STATS)     /* x = exp(x); gather the sum of (sample, channel) */                   \
+    OP(MAX_STATS)     /* gather maximum and sum of exp(x - maximum) of (sample, channel) */   \
+    OP(CUT)           /* i0: 0 store the values, 1 compute them again */                      \
+    OP(BATCH_APPLY)   /* (x - mean) / sqrt(var + f0) * t0[c] + t1[c] */                       \
+    OP(GROUP_APPLY)   /* the same by (sample, group) */                                       \
+    OP(EXP_APPLY)     /* x / sum */                                                           \
+    OP(MAX_APPLY)     /* exp(x - maximum) / sum */                                            \
+    OP(GROUP_NORM)    /* stats and apply within a tile that is a whole sample */              \
+    OP(SPACE_SOFTMAX) /* the same for the softmax over space */
+#define TRANSFUSE_OP(name) TF_##name,
+enum transfuse_op { TRANSFUSE_EACH_OP(TRANSFUSE_OP) TF_OPS };
+#undef TRANSFUSE_OP
 
 typedef struct {
     int32_t op;
-    int32_t i0;
-    int32_t kernel[3], stride[3], padding[3];
+    int64_t i0;
+    int64_t kernel[3], stride[3], padding[3];
     double f0, f1;
     const void* t0; /* one element of the type of the program's operands per channel, or null */
     const void* t1;

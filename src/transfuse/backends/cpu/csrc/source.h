@@ -61,10 +61,10 @@ template <class T> class Source {
         const transfuse_step& s = p.pool;
         const int64_t width = p.spatial[2];
         bool first = true;
-        for (int64_t d = 0; d < s.kernel[0]; d++)
-            for (int64_t h = 0; h < s.kernel[1]; h++) {
-                const int64_t id = z * s.stride[0] - s.padding[0] + d, ih = y * s.stride[1] - s.padding[1] + h;
-                if (id < 0 || ih < 0 || id >= p.spatial[0] || ih >= p.spatial[1]) continue;
+        const auto [d0, d1] = covered(0, z);
+        const auto [h0, h1] = covered(1, y);
+        for (int64_t id = d0; id < d1; id++)
+            for (int64_t ih = h0; ih < h1; ih++) {
                 const int64_t from = nc / p.in_channels * p.input_strides[0] +
                                      nc % p.in_channels * p.input_strides[1] + id * p.input_strides[2] +
                                      ih * p.input_strides[3];
@@ -80,15 +80,23 @@ template <class T> class Source {
         for (int64_t x = 0; x < inputs[2]; x++) to[x] *= factor;
     }
 
-    // Windows along a row, one tap after another.
+    // The values of an axis that a window has: what lies in the padding is not among them.
+    std::pair<int64_t, int64_t> covered(int axis, int64_t window) const {
+        const int64_t first = window * p.pool.stride[axis] - p.pool.padding[axis];
+        return {std::max<int64_t>(0, first), std::min(p.spatial[axis], first + p.pool.kernel[axis])};
+    }
+
+    // Windows along a row, one tap after another: those that find a value in any window.
     template <int STRIDE, class F> void fold_width(F fold, T none, int64_t stride, const T* from, T* to) const {
         const int64_t padding = p.pool.padding[2];
         if (STRIDE) stride = STRIDE;
         std::fill(to, to + inputs[2], none);
-        for (int64_t k = 0; k < p.pool.kernel[2]; k++) {
+        const int64_t begin = std::max<int64_t>(0, padding - (inputs[2] - 1) * stride);
+        const int64_t end = std::min(p.pool.kernel[2], p.spatial[2] + padding);
+        for (int64_t k = begin; k < end; k++) {
             const int64_t off = k - padding;  // 0 <= x * stride + off < width
-            const int64_t lo = off < 0 ? (-off + stride - 1) / stride : 0;
-            const int64_t hi = std::min(inputs[2], (p.spatial[2] - off + stride - 1) / stride);  // rounded up
+            const int64_t lo = off < 0 ? (-off - 1) / stride + 1 : 0;
+            const int64_t hi = std::min(inputs[2], (p.spatial[2] - off - 1) / stride + 1);
             for (int64_t x = lo; x < hi; x++) to[x] = fold(to[x], from[x * stride + off]);
         }
     }

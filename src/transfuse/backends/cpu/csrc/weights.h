@@ -24,6 +24,12 @@ template <class T> static bool is_narrow(const transfuse_program& p) {
     return p.out_channels / p.groups <= NARROW && p.out_channels / p.groups * 4 <= LANES<T>;
 }
 
+// A count of a convolution's taps or outputs, divided among its phases. Axis by axis: the phases of all axes
+// together may be more than 64 bits hold.
+static inline int64_t by_phase(const transfuse_program& p, int64_t count) {
+    return count / p.stride[0] / p.stride[1] / p.stride[2];
+}
+
 template <class T> static Channels conv_channels(const transfuse_program& p) {
     int64_t per_group = p.out_channels / p.groups;
     if (is_narrow<T>(p)) {  // channels of all groups side by side

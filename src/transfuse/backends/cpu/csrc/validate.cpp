@@ -1,0 +1,218 @@
+#include "validate.h"
+
+#include <algorithm>
+
+#include "failure.h"
+
+namespace {
+
+typedef __int128 Wide;  // where a sum or product of two checked numbers may leave 64 bits
+
+constexpr int KINDS = TF_CUT - TF_BATCH_STATS;  // of statistics
+static_assert(TF_MAX_APPLY - TF_BATCH_APPLY + 1 == KINDS, "a step that gathers for each that applies");
+
+void within(const char* name, int64_t value, int64_t least, int64_t most) {
+    if (value < least || value > most) refuse(name, " must be ", least, " to ", most, ", but got ", value);
+}
+
+void present(const char* name, const void* address) {
+    if (!address) refuse(name, " is a null pointer");
+}
+
+// The values between two steps.
+struct Values {
+    int64_t batch, channels, extents[3];
+    void check(const char* name) const {
+        const int64_t dims[] = {batch, channels, extents[0], extents[1], extents[2]};
+        elements(name, dims, 5);
+    }
+};
+
+void divides(const char* name, int64_t groups, int64_t channels) {
+    if (groups < 1 || channels % groups) refuse(groups, " groups do not divide the ", channels, " ", name);
+}
+
+void pool(Values& values, const transfuse_step& s) {
+    for (int a = 0; a < 3; a++) {
+        within("kernel of a pool", s.kernel[a], 1, WIDEST);
+        within("stride of a pool", s.stride[a], 1, INT64_MAX);
+        within("padding of a pool", s.padding[a], 0, s.kernel[a] / 2);
+        const int64_t rest = values.extents[a] + 2 * s.padding[a] - s.kernel[a];
+        if (rest < 0)
+            refuse("a pool's window of ", s.kernel[a], " with padding ", s.padding[a], " is larger than the ",
+                   values.extents[a], " values of an axis");
+        values.extents[a] = rest / s.stride[a] + 1;
+    }
+    values.check("a pool's output");
+}
+
+void convolve(Values& values, const transfuse_program& p) {
+    for (int a = 0; a < 3; a++) {
+        within("stride", p.stride[a], 1, LARGEST);
+        within("padding", p.padding[a], 0, LARGEST);
+        within("dilation", p.dilation[a], 1, LARGEST);
+        within("output_padding", p.output_padding[a], 0, std::max(p.stride[a], p.dilation[a]) - 1);
+        const Wide size = Wide(values.extents[a] - 1) * p.stride[a] + Wide(p.kernel[a] - 1) * p.dilation[a] -
+                          2 * p.padding[a] + p.output_padding[a] + 1;
+        if (size < 1 || size > MOST)
+            refuse("the convolution's output has a size of less than 1 or more than 2^48: (", values.extents[a],
+                   "-1)*", p.stride[a], " - 2*", p.padding[a], " + ", p.dilation[a], "*(", p.kernel[a], "-1) + ",
+                   p.output_padding[a], " + 1");
+        values.extents[a] = int64_t(size);
+    }
+    values.channels = p.out_channels;
+    values.check("the convolution's output");
+}
+
+// Whether windows read values that others read, too, or lie beyond the first one.
+bool overlaps(const transfuse_step& s) {
+    bool found = false;
+    for (int a = 0; a < 3; a++) found = found || s.stride[a] < s.kernel[a] || s.padding[a];
+    return found;
+}
+
+// Statistics are gathered in one segment and applied in a later one, to as many channels.
+class Statistics {
+  public:
+    void step(int op, int64_t channels) {
+        if (op == TF_CUT) {
+            for (Kind& kind : kinds) kind.ready = kind.ready || kind.gathered;
+            gathering = false;
+        } else if (op >= TF_BATCH_STATS && op < TF_CUT) {
+            kinds[op - TF_BATCH_STATS] = {true, false, false, channels};
+            gathering = true;
+        } else if (op >= TF_BATCH_APPLY && op <= TF_MAX_APPLY) {
+            Kind& kind = kinds[op - TF_BATCH_APPLY];
+            if (!kind.ready || kind.channels != channels)
+                refuse("step ", op, " applies a statistic that no earlier segment gathered for ", channels,
+                       " channels");
+            kind.applied = true;
+        }
+    }
+    bool in_segment() const { return gathering; }
+    void end() const {
+        for (const Kind& kind : kinds)
+            if (kind.gathered && !kind.applied) refuse("a statistic is gathered and never applied");
+    }
+
+  private:
+    struct Kind {
+        bool gathered, ready, applied;
+        int64_t channels;
+    };
+    Kind kinds[KINDS] = {};
+    bool gathering = false;
+};
+
+Values after_steps(const transfuse_program& p, Values values) {
+    within("steps_count", p.steps_count, 0, INT32_MAX);
+    if (p.steps_count) present("steps", p.steps);
+    Statistics statistics;
+    for (int32_t i = 0; i < p.steps_count; i++) {
+        const transfuse_step& s = p.steps[i];
+        within("operation of a step", s.op, 0, TF_OPS - 1);
+        statistics.step(s.op, values.channels);
+        switch (s.op) {
+            case TF_MAX_POOL:
+            case TF_SUM_POOL:
+            case TF_SIGN_POOL:
+                if (statistics.in_segment() && overlaps(s))
+                    refuse("windows overlap where a statistic is gathered before them");
+                pool(values, s);
+                break;
+            case TF_NORM:
+                present("running mean of a norm", s.t2);
+                present("running variance of a norm", s.t3);
+                break;
+            case TF_GROUP_STATS:
+            case TF_GROUP_APPLY:
+            case TF_GROUP_NORM: divides("channels of a norm", s.i0, values.channels); break;
+            case TF_SUM: values.channels = 1; break;
+        }
+    }
+    statistics.end();
+    return values;
+}
+
+// The values that a program's last step gives.
+Values validated(const transfuse_program* program) {
+    present("program", program);
+    const transfuse_program& p = *program;
+    within("element", p.element, 0, TF_ELEMENTS - 1);
+    if (p.operands != p.element && !(p.operands == TF_F32 && (p.element == TF_F16 || p.element == TF_BF16)))
+        refuse("operands of type ", p.operands, " do not go with values of type ", p.element);
+    within("batch", p.batch, 0, MOST);
+    within("in_channels", p.in_channels, 1, MOST);
+    within("out_channels", p.out_channels, 1, MOST);
+    divides("in_channels", p.groups, p.in_channels);
+    divides("out_channels", p.groups, p.out_channels);
+    Values values = {p.batch, p.in_channels, {}};
+    for (int a = 0; a < 3; a++) {
+        within("spatial size", values.extents[a] = p.spatial[a], 1, MOST);
+        within("kernel", p.kernel[a], 1, MOST);
+    }
+    values.check("input");
+    const int64_t kernel[] = {p.in_channels, p.out_channels / p.groups, p.kernel[0], p.kernel[1], p.kernel[2]};
+    elements("kernel", kernel, 5);
+    if (p.kernel[0] * p.kernel[1] * p.kernel[2] > LARGEST)  // counted with int in the innermost loops
+        refuse("kernel of ", p.kernel[0], " x ", p.kernel[1], " x ", p.kernel[2], " has more than 2^31 - 1 taps");
+    if (p.pooled) {
+        if (p.pool.op != TF_MAX_POOL && p.pool.op != TF_SUM_POOL)
+            refuse("operation ", p.pool.op, " is no pool that can come before the convolution");
+        pool(values, p.pool);
+    }
+    convolve(values, p);
+    return after_steps(p, values);
+}
+
+// Offsets in bytes stay in int64, and nothing lies before a tensor's first element.
+void offsets(const char* name, const int64_t (&sizes)[5], const int64_t* strides) {
+    Wide last = 0;
+    for (int i = 0; i < 5; i++)
+        if (sizes[i] > 1) {
+            within(name, strides[i], 0, WIDEST);
+            last += Wide(sizes[i] - 1) * strides[i];
+        }
+    if (last > WIDEST / 8) refuse(name, " lead beyond 2^62 bytes");
+}
+
+}  // namespace
+
+int64_t elements(const char* name, const int64_t* dims, size_t count) {
+    int64_t all = 1;
+    bool none = false;
+    for (size_t i = 0; i < count; i++) {
+        none = none || !dims[i];
+        if (__builtin_mul_overflow(all, std::max<int64_t>(1, dims[i]), &all) || all > MOST)
+            refuse(name, " of size ", std::vector<int64_t>(dims, dims + count), " has more than 2^48 elements");
+    }
+    return none ? 0 : all;
+}
+
+void validate(const transfuse_program* program) { validated(program); }
+
+void validate_run(const transfuse_program* program) {
+    const Values v = validated(program);
+    const transfuse_program& p = *program;
+    if (!p.batch) return;
+    present("input", p.input);
+    present("weights", p.weights);
+    present("output", p.output);
+    offsets("input_strides", {p.batch, p.in_channels, p.spatial[0], p.spatial[1], p.spatial[2]}, p.input_strides);
+    offsets("output_strides", {v.batch, v.channels, v.extents[0], v.extents[1], v.extents[2]}, p.output_strides);
+}
+
+void validate_pack(const transfuse_program* program, const void* weights, const int64_t* strides, const void* to) {
+    validate(program);
+    const transfuse_program& p = *program;
+    present("weights", weights);
+    present("strides", strides);
+    present("to", to);
+    offsets("strides", {p.in_channels, p.out_channels / p.groups, p.kernel[0], p.kernel[1], p.kernel[2]}, strides);
+}
+
+void validate_values(const void* values, int64_t count, int32_t element) {
+    within("count", count, 0, MOST);
+    within("element", element, 0, TF_ELEMENTS - 1);
+    if (count) present("values", values);
+}

@@ -1,0 +1,25 @@
+// What comes in from outside is checked once, here, before anything is computed from it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "program.h"
+
+constexpr int64_t LARGEST = INT32_MAX;        // of a stride, padding or dilation, as in torch
+constexpr int64_t MOST = int64_t(1) << 48;    // elements of a tensor: no offset in bytes leaves int64
+constexpr int64_t WIDEST = int64_t(1) << 62;  // of a window: two paddings and an axis stay in int64
+
+// How many elements dims make; more than MOST are refused. A size of 0 hides nothing.
+int64_t elements(const char* name, const int64_t* dims, size_t count);
+
+// Sizes, steps and their order. No address is looked at.
+void validate(const transfuse_program* program);
+
+// A program as `transfuse_run` takes it: `validate`, its addresses and strides.
+void validate_run(const transfuse_program* program);
+
+// Weights as `transfuse_pack` takes them.
+void validate_pack(const transfuse_program* program, const void* weights, const int64_t* strides, const void* to);
+
+// Values of an element type, one after another.
+void validate_values(const void* values, int64_t count, int32_t element);
