@@ -1,7 +1,7 @@
 """Chain: stages in order, exactly one of them the transposed convolution."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import copysign
 
@@ -14,6 +14,7 @@ class Chain:
     """What is computed: ``prologue -> conv -> epilogue``. Prints as the arrows it stands for."""
 
     stages: tuple[Stage, ...]
+    conv: ConvTranspose = field(repr=False, compare=False)
 
     def __init__(self, *stages: Stage) -> None:
         for stage in stages:
@@ -26,6 +27,7 @@ class Chain:
                 + _arrows(stages)
             )
         object.__setattr__(self, "stages", tuple(stages))
+        object.__setattr__(self, "conv", convolutions[0])
 
     def __eq__(self, other: object) -> bool:
         if self is other or not isinstance(other, Chain):
@@ -49,12 +51,6 @@ class Chain:
     def at(self) -> int:
         """Where the convolution stands."""
         return next(i for i, stage in enumerate(self.stages) if isinstance(stage, ConvTranspose))
-
-    @cached_property
-    def conv(self) -> ConvTranspose:
-        stage = self.stages[self.at]
-        assert isinstance(stage, ConvTranspose)
-        return stage
 
     @property
     def prologue(self) -> tuple[Stage, ...]:
@@ -99,7 +95,7 @@ class Chain:
 
     def shapes(self, problem: Problem) -> tuple[Shape, ...]:
         """The shape before the first stage and after each one; raises where a stage cannot."""
-        return _shapes(self, problem)
+        return _shapes(self, problem) if problem.known else _shapes_of(self, problem)
 
     def core(self, problem: Problem) -> Problem:
         """The convolution's own problem: the sizes that the prologue leaves."""
@@ -126,8 +122,7 @@ class Chain:
         return _arrows(self.stages)
 
 
-@lru_cache(maxsize=4096)
-def _shapes(chain: Chain, problem: Problem) -> tuple[Shape, ...]:
+def _shapes_of(chain: Chain, problem: Problem) -> tuple[Shape, ...]:
     shapes = [problem.input]
     for stage in chain.stages:
         if isinstance(stage, ConvTranspose):
@@ -140,6 +135,9 @@ def _shapes(chain: Chain, problem: Problem) -> tuple[Shape, ...]:
         else:
             shapes.append(stage.shape(shapes[-1]))
     return tuple(shapes)
+
+
+_shapes = lru_cache(maxsize=4096)(_shapes_of)
 
 
 def _arrows(stages: Sequence[Stage]) -> str:

@@ -9,11 +9,11 @@ from transfuse.problem import Problem
 
 
 def choose(
-    chain: Chain, problem: Problem, name: str | None = None, gradients: bool = False
+    chain: Chain, problem: Problem, name: str | None = None, torch_only: str = ""
 ) -> Backend:
     """The backend for this call; asked for by name, it serves or raises.
 
-    ``gradients``: torch is to differentiate the result.
+    ``torch_only``: why the call must run as torch operations, if it must.
     """
     wanted = name or settings.read().backend
     candidates = [each for each in BACKENDS if wanted in (None, each.name)]
@@ -22,17 +22,17 @@ def choose(
         raise ValueError(f"unknown backend {wanted!r}; known: {known}")
     refusals = []
     for backend in candidates:
-        verdict = _verdict(backend, chain, problem, gradients)
+        verdict = _verdict(backend, chain, problem, torch_only)
         if verdict.ok and (wanted or not verdict.yields):
             return backend
         refusals.append((backend.name, str(verdict)))
-    others = [e.name for e in BACKENDS if _verdict(e, chain, problem, gradients).ok]
+    others = [e.name for e in BACKENDS if _verdict(e, chain, problem, torch_only).ok]
     raise UnsupportedError(_refused(chain, problem, refusals, others))
 
 
-def _verdict(backend: Backend, chain: Chain, problem: Problem, gradients: bool) -> Verdict:
-    if gradients and not backend.differentiable:
-        return Verdict("a tensor requires grad, and it has no gradients")
+def _verdict(backend: Backend, chain: Chain, problem: Problem, torch_only: str) -> Verdict:
+    if torch_only and not backend.differentiable:
+        return Verdict(torch_only)
     return backend.verdict(chain, problem)
 
 

@@ -1,17 +1,19 @@
 """The way in: tensors are checked against the problem, a backend is chosen, and it runs.
 
 Every check comes before anything is written. Exceptions are torch's for the same mistake. A call
-that passed is remembered by all that its checks looked at, and its like is not checked again.
+that passed is remembered by all that its checks looked at, and its like is not checked again. Calls
+that ``plain`` keeps from the fused backends are checked each time and run as torch operations.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
-from transfuse import dispatch, settings
+from transfuse import dispatch, plain, settings
 from transfuse.backends import Backend
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
@@ -23,10 +25,14 @@ from transfuse.stages.whole import BatchNorm
 from transfuse.tensors import (
     Precision,
     apart,
+    autocast,
+    autocasts,
     describe,
+    element,
     expect_channels,
     expect_shape,
     expect_tensor,
+    in_bounds,
     same_type_and_place,
     span,
     updatable,
@@ -36,6 +42,7 @@ from transfuse.tensors import (
 Size = int | Sequence[int]
 
 
+@plain.unbroken
 def call(
     chain: Chain,
     x: Tensor,
@@ -54,20 +61,33 @@ def call(
 ) -> Tensor:
     """A torch-style call: sizes come from the tensors, and x may lack the batch axis.
 
-    ``scalars`` are the numbers of a chain that names some.
+    ``scalars`` are the numbers of a chain that names some. Under autocast tensors are cast as
+    torch's convolutions cast them, unless there is an ``out``: torch casts no such call either.
     """
+    if autocasts(x):
+        if out is None:
+            x, weight = autocast(x), autocast(weight)
+            # What may be float32 beside 16 bits stays so, as a norm's operands do in torch.
+            operands = {k: v if k in chain.mixes else autocast(v) for k, v in operands.items()}
+        with torch.autocast(x.device.type, enabled=False):
+            return call(
+                chain, x, weight, operands, scalars=scalars, stride=stride, padding=padding,
+                output_padding=output_padding, dilation=dilation, groups=groups, out=out,
+                backend=backend, precision=precision,
+            )  # fmt: skip
     unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
     whole, into = x, out
     if unbatched:
         whole, into = x.unsqueeze(0), out.unsqueeze(0) if isinstance(out, Tensor) else out
-    if scalars:
+
+    def key() -> Hashable:
+        if not scalars:
+            exact = exactly(stride, padding, output_padding, dilation, groups)
+            return exact and (chain, exact, unbatched, precision)
         exact = exactly(stride, padding, output_padding, dilation, groups, *scalars.values())
-        what = exact and (chain, exact, tuple(scalars), unbatched, precision)
-    else:
-        exact = exactly(stride, padding, output_padding, dilation, groups)
-        what = exact and (chain, exact, unbatched, precision)
-    seen, found = _recalled(what, whole, weight, operands, into, backend)
-    if found is None:
+        return exact and (chain, exact, tuple(scalars), unbatched, precision)
+
+    def prepare(exotic: bool) -> tuple[Chain, Problem]:
         bound = chain.bind(scalars) if scalars else chain
         options = {
             "stride": stride,
@@ -75,9 +95,9 @@ def call(
             "dilation": dilation,
             "output_padding": output_padding,
         }
-        problem = _sized(bound, x, weight, operands, out, options, groups, precision)
-        found = _remembered(seen, _check(bound, problem, whole, weight, operands, into, backend))
-    y = _computed(found, whole, weight, operands, into)
+        return bound, _sized(bound, x, weight, operands, out, options, groups, precision, exotic)
+
+    y = _compute(key, prepare, whole, weight, operands, into, backend)
     if not unbatched:
         return y
     return y.squeeze(0) if out is None else out
@@ -92,10 +112,20 @@ def _sized(
     options: Mapping[str, Size],
     groups: int,
     precision: str,
+    exotic: bool,
 ) -> Problem:
-    """The problem that tensors and options make."""
+    """The problem that tensors and options make.
+
+    Types are looked at before sizes, as torch reads all arguments before it computes.
+    """
     for name, tensor in {"input": x, "weight": weight, **operands}.items():
         expect_tensor(name, tensor)
+    if out is not None:
+        expect_tensor("out", out)
+    for name, size in options.items():
+        for each in size if isinstance(size, list | tuple) else (size,):
+            integer(name, each)
+    groups = integer("groups", groups)
     rank = chain.conv.rank
     conv = f"conv_transpose{rank}d"
     if weight.dim() != rank + 2:
@@ -109,8 +139,6 @@ def _sized(
             f"but got input of size {list(x.shape)}"
         )
     batched = x.dim() == rank + 2
-    if not batched and any(isinstance(s, BatchNorm | RunningNorm) for s in chain.stages):
-        raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
     if not batched:
         x = x.unsqueeze(0)
     if x.shape[1] != weight.shape[0]:
@@ -118,7 +146,6 @@ def _sized(
             f"{conv}: weight of size {list(weight.shape)} expects an input of {weight.shape[0]} "
             f"channels, but got {x.shape[1]} in {list(x.shape)}"
         )
-    groups = integer("groups", groups)
     if chain.conv.either_kernel:
         channels = next(iter(operands.values())).numel()
         groups = kernel_groups(weight, channels, groups)
@@ -133,9 +160,11 @@ def _sized(
         dilation=per_axis("dilation", options["dilation"], rank),
         output_padding=per_axis("output_padding", options["output_padding"], rank),
         groups=groups,
-        **describe(x, precision),
+        **describe(x, precision, exotic),
     )
-    if not batched and out is not None and expect_tensor("out", out).dim() != rank + 1:
+    if not batched and any(isinstance(s, BatchNorm | RunningNorm) for s in chain.stages):
+        raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
+    if not batched and out is not None and out.dim() != rank + 1:
         raise RuntimeError(
             f"expected output of {rank + 1} axes, unbatched like the input, "
             f"but got {list(out.shape)}"
@@ -169,7 +198,7 @@ def run(
 ) -> Tensor:
     """Check the tensors of a batched call against its problem, then compute the chain."""
     given = (chain, problem)
-    return compute(given, lambda: given, x, weight, operands, out, backend)
+    return compute(lambda: given, lambda exotic: given, x, weight, operands, out, backend)
 
 
 @dataclass(frozen=True)
@@ -187,88 +216,99 @@ _checked: dict[Hashable, Checked] = {}
 MOST = 4096
 """Calls kept; one more, and all are forgotten."""
 
+Prepare = Callable[[bool], tuple[Chain, Problem]]
+"""What a call computes; asked whether it is an exotic one, kept from the fused backends."""
 
+
+@plain.unbroken
 def compute(
-    what: Hashable,
-    prepare: Callable[[], tuple[Chain, Problem]],
+    key: Callable[[], Hashable],
+    prepare: Prepare,
     x: Tensor,
     weight: Tensor,
     operands: Mapping[str, Tensor],
     out: Tensor | None,
     backend: str | None,
 ) -> Tensor:
-    """Check a batched call, unless the same one has passed before, then run it.
+    """Check a batched call, unless the same one has passed before, then run it; no autocast.
 
-    ``what`` stands for all that ``prepare`` looks at beside the tensors; empty, and the call is
+    ``key`` stands for all that ``prepare`` looks at beside the tensors; empty, and the call is
     checked every time. So is, whatever came before, that the output shares no memory with inputs.
     """
-    seen, found = _recalled(what, x, weight, operands, out, backend)
-    if found is None:
-        chain, problem = prepare()
-        found = _remembered(seen, _check(chain, problem, x, weight, operands, out, backend))
-    return _computed(found, x, weight, operands, out)
+    if autocasts(x):
+        with torch.autocast(x.device.type, enabled=False):
+            return _compute(key, prepare, x, weight, operands, out, backend)
+    return _compute(key, prepare, x, weight, operands, out, backend)
 
 
-def _recalled(
-    what: Hashable,
+def _compute(
+    key: Callable[[], Hashable],
+    prepare: Prepare,
     x: Tensor,
     weight: Tensor,
     operands: Mapping[str, Tensor],
     out: Tensor | None,
     backend: str | None,
-) -> tuple[Hashable, Checked | None]:
-    """Everything the checks look at, and the choice of a backend; the call that passed with it.
+) -> Tensor:
+    tensors = (x, weight, *operands.values()) if operands else (x, weight)
+    if out is not None:
+        tensors += (out,)
+    why = plain.why_not(tensors)
+    if why:
+        with plain.unrecorded():
+            chain, problem = prepare(True)
+            chosen = _check(chain, problem, x, weight, operands, out, backend, why)
+        return chosen.run(chain, problem, x, weight, operands, out)
+    seen = _facts(key(), tensors, operands, backend)
+    found = _checked.get(seen) if seen else None
+    if found is None:
+        chain, problem = prepare(False)
+        chosen = _check(chain, problem, x, weight, operands, out, backend, why)
+        found = Checked(chain, problem, chosen, tuple(map(span, tensors)))
+        if seen:
+            if len(_checked) >= MOST:
+                _checked.clear()
+            _checked[seen] = found
+    in_bounds(tensors, found.spans, operands)
+    if found.chain.updates:
+        updatable(found.chain.updates, {"input": x, "weight": weight, **operands})
+    if out is None:
+        return found.backend.run(found.chain, found.problem, x, weight, operands, out)
+    apart(out, tensors[:-1], found.spans, operands)
+    y = found.backend.run(found.chain, found.problem, x, weight, operands, out)
+    increment_version(out)
+    return y
+
+
+def _facts(
+    what: Hashable, tensors: Sequence[Tensor], names: Iterable[str], backend: str | None
+) -> tuple[Hashable, ...]:
+    """Everything the checks look at, and the choice of a backend.
 
     Nothing, where something is no tensor or cannot be a key.
     """
     if not what:
-        return None, None
+        return ()
     facts = [what, backend or settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled()]
-    tensors: tuple[Tensor, ...] = (x, weight)
-    if operands:
-        tensors += tuple(operands.values())
-        facts += operands
-    if out is not None:
-        tensors += (out,)
+    facts += names
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED:
-            return None, None
+            return ()
         facts += (
             tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
         )  # fmt: skip
+    x = tensors[0]
     if x.is_cuda and x.dtype is torch.float32:
         facts.append(float32_on_cuda())
     seen = tuple(facts)
     try:
-        return seen, _checked.get(seen)
-    except TypeError:  # not hashable
-        return None, None
+        hash(seen)
+    except TypeError:
+        return ()
+    return seen
 
 
 _STRIDED = torch.strided
-
-
-def _remembered(seen: Hashable, found: Checked) -> Checked:
-    """A call that has passed, for the next one with which the same is seen."""
-    if seen:
-        if len(_checked) >= MOST:
-            _checked.clear()
-        _checked[seen] = found
-    return found
-
-
-def _computed(
-    found: Checked,
-    x: Tensor,
-    weight: Tensor,
-    operands: Mapping[str, Tensor],
-    out: Tensor | None,
-) -> Tensor:
-    if out is not None:
-        apart(out, (x, weight, *operands.values()), found.spans, operands)
-    if found.chain.updates:
-        updatable(found.chain.updates, {"input": x, "weight": weight, **operands})
-    return found.backend.run(found.chain, found.problem, x, weight, operands, out)
 
 
 def exactly(*numbers: object) -> tuple[Hashable, ...]:
@@ -303,12 +343,14 @@ def _check(
     operands: Mapping[str, Tensor],
     out: Tensor | None,
     backend: str | None,
-) -> Checked:
-    result = chain.shapes(problem)[-1]
+    torch_only: str,
+) -> Backend:
+    """The backend for tensors that fit the problem; ``torch_only``: why none that fuses may be."""
     named = {"input": x, "weight": weight, **operands}
     same_type_and_place(named, chain.mixes)
     expect_shape("input", x, problem.input.dims)
     expect_shape("weight", weight, problem.weight)
+    result = chain.shapes(problem)[-1]
     for name, channels in chain.channels(problem):
         if name not in operands:
             raise TypeError(f"nothing is given under the name {name!r}, used in {chain}")
@@ -317,9 +359,9 @@ def _check(
     for name in chain.updates:
         if used.count(name) > 1:
             raise RuntimeError(f"{name} is written to by one stage and used by another, in {chain}")
+    element(x, "input")
     if out is not None:
         writable(out, result, named)
-    gradients = torch.is_grad_enabled() and any(t.requires_grad for t in named.values())
-    chosen = dispatch.choose(chain, problem, backend, gradients)
-    spans = tuple(map(span, named.values() if out is None else (*named.values(), out)))
-    return Checked(chain, problem, chosen, spans)
+    if not torch_only and torch.is_grad_enabled() and any(t.requires_grad for t in named.values()):
+        torch_only = "a tensor requires grad, and it has no gradients"
+    return dispatch.choose(chain, problem, backend, torch_only)

@@ -1,9 +1,10 @@
 """Transposed convolutions as functions: torch's own three, and any chain around one."""
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from transfuse.chain import Chain
 from transfuse.front import Size, call
@@ -106,9 +107,12 @@ def conv_transpose3d(
 BIAS = "conv_transpose0.bias"
 
 
-@cache
-def _plain(rank: int, bias: bool) -> Chain:
-    return Chain(ConvTranspose(rank, BIAS if bias else None))
+ALONE = {
+    (rank, bias is not None): Chain(ConvTranspose(rank, bias))
+    for rank in (1, 2, 3)
+    for bias in (None, BIAS)
+}
+"""The convolution without other stages, by its rank and whether it has a bias."""
 
 
 def _convolve(
@@ -127,6 +131,18 @@ def _convolve(
     before: Sequence[Stage] = (),
     then: Sequence[Stage] = (),
 ) -> Tensor:
+    options: dict[str, Any] = {
+        "stride": stride,
+        "padding": padding,
+        "output_padding": output_padding,
+        "dilation": dilation,
+        "groups": groups,
+        "out": out,
+        "backend": backend,
+        "precision": precision,
+    }
+    if has_torch_function((x, weight, bias, out)):
+        return _handed_over(rank, x, weight, bias, options, before, then)
     if not isinstance(weight, Tensor):
         raise TypeError(f"weight must be a torch.Tensor, not {type(weight).__name__}")
     if bias is not None and not isinstance(bias, Tensor):
@@ -139,20 +155,33 @@ def _convolve(
                 f"axes), but got {list(weight.shape)}"
             )
     if before or then:
-        chain, operands = Chain(*before, ConvTranspose(rank, bias), *then).lift()
+        whole = Chain(*before, ConvTranspose(rank, bias), *then)
+        if has_torch_function(_values(whole.stages)):
+            return _handed_over(None, x, weight, bias, options, before, then)
+        chain, operands = whole.lift()
     else:
-        chain, operands = _plain(rank, bias is not None), {} if bias is None else {BIAS: bias}
-    return call(
-        chain,
-        x,
-        weight,
-        operands,
-        stride=stride,
-        padding=padding,
-        output_padding=output_padding,
-        dilation=dilation,
-        groups=groups,
-        out=out,
-        backend=backend,
-        precision=precision,
-    )
+        chain, operands = ALONE[rank, bias is not None], {} if bias is None else {BIAS: bias}
+    return call(chain, x, weight, operands, **options)
+
+
+def _values(stages: Sequence[Stage]) -> tuple[Any, ...]:
+    return tuple(value for stage in stages for value in vars(stage).values())
+
+
+def _handed_over(
+    rank: int | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    options: dict[str, Any],
+    before: Sequence[Stage],
+    then: Sequence[Stage],
+) -> Tensor:
+    """The call as ``__torch_function__`` of a tensor or a mode sees it: one operation."""
+    functions = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
+    if rank is None:
+        options = {**options, "before": before, "then": then}
+    relevant = (x, weight, bias, options["out"], *_values((*before, *then)))
+    function: Callable[..., Tensor] = conv_transpose if rank is None else functions[rank]
+    y: Tensor = handle_torch_function(function, relevant, x, weight, bias, **options)
+    return y

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
+from transfuse import plain
 from transfuse.geometry import Axis
 
 DTYPES = ("fp32", "fp64", "fp16", "bf16")
@@ -71,6 +72,11 @@ class Problem:
     def arithmetic(self) -> str:
         """What is multiplied: the element type, or ``tf32``."""
         return "tf32" if self.precision == "tf32" else self.dtype
+
+    @property
+    def known(self) -> bool:
+        """Whether all sizes are numbers, not what a tracer has in place of them."""
+        return plain.known((self.batch, self.in_channels, self.out_channels, *self.spatial))
 
     @property
     def rank(self) -> int:

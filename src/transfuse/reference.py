@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transfuse import plain
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.geometry import Axis
@@ -53,7 +54,7 @@ def evaluate(
         if isinstance(stage, ConvTranspose):
             kernel = weight if stage.weight_scale == 1 else weight * stage.weight_scale
             bias = env[stage.bias] if isinstance(stage.bias, str) else None
-            x = convolve(problem.at(tuple(x.shape[2:])), x, kernel, bias)
+            x = convolve(problem, x, kernel, bias)
         else:
             x = stage.apply(x, env)
         x = x if after is None else after(x)
@@ -66,9 +67,10 @@ def convolve(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -
     """torch's transposed convolution, with NaN and Inf where the definition has them.
 
     oneDNN multiplies the zeros around its input by the weights, so on CPU a NaN or Inf weight
-    reaches outputs that its tap does not touch. float64 does not go through oneDNN.
+    reaches outputs that its tap does not touch. float64 does not go through oneDNN. Traces and
+    transforms, in which no values can be looked at, have torch's answer.
     """
-    leaks = x.device.type == "cpu" and x.dtype != torch.float64 and not weight.sum().isfinite()
+    leaks = x.device.type == "cpu" and x.dtype != torch.float64 and not plain.finite(weight)
     options = (problem.stride, problem.padding, problem.output_padding)
     y = _convolution(problem, x)(
         x.double() if leaks else x,

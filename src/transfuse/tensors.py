@@ -18,12 +18,17 @@ Precision = Literal["auto", "ieee", "tf32"]
 """How float32 is multiplied; ``auto``: on CUDA as torch's convolutions are set to, else ieee."""
 
 
-def describe(x: Tensor, precision: str = "auto") -> dict[str, Any]:
-    """The part of a Problem that a tensor tells: element type, layout, device, precision."""
+def describe(x: Tensor, precision: str = "auto", exotic: bool = False) -> dict[str, Any]:
+    """The part of a Problem that a tensor tells: element type, layout, device, precision.
+
+    An element type that is none of the four is refused last of all, by ``element``: torch, too,
+    says what else is wrong first. An ``exotic`` tensor may have no layout, nor its device be here.
+    """
+    dense("input", x)
     return {
-        "dtype": element(x, "input"),
-        "layout": _layout(x),
-        "device": _device(x.device),
+        "dtype": BY_DTYPE.get(x.dtype, ELEMENTS["fp32"]).name,
+        "layout": "strided" if exotic else _layout(x),
+        "device": x.device.type if exotic else _device(x.device),
         "precision": _precision(x, precision),
     }
 
@@ -37,10 +42,32 @@ def _precision(x: Tensor, wanted: str) -> str:
     return float32_on_cuda() if x.is_cuda and x.dtype == torch.float32 else "ieee"
 
 
-def element(tensor: Tensor, name: str) -> str:
-    """The name of a tensor's element type; others than the four are refused."""
+def autocasts(x: object) -> bool:
+    """Whether torch is to cast what operations on the device of ``x`` are given."""
+    return (
+        torch._C._is_any_autocast_enabled()
+        and isinstance(x, Tensor)
+        and torch.is_autocast_enabled(x.device.type)
+    )
+
+
+def autocast(tensor: Tensor) -> Tensor:
+    """A tensor as torch's convolutions take it under autocast: float64 stays what it is."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        return tensor
+    device = tensor.device.type
+    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(device))
+
+
+def dense(name: str, tensor: Tensor) -> None:
     if tensor.layout != torch.strided:
         raise RuntimeError(f"{name} must be a dense tensor, but its layout is {tensor.layout}")
+
+
+def element(tensor: Tensor, name: str) -> str:
+    """The name of a tensor's element type; others than the four are refused."""
     if tensor.dtype not in BY_DTYPE:
         known = ", ".join(f"{each.dtype}" for each in ELEMENTS.values())
         raise NotImplementedError(f"{name} has type {tensor.dtype}; implemented: {known}")
@@ -65,7 +92,7 @@ def same_type_and_place(named: Mapping[str, Tensor], mixes: Set[str] = frozenset
     """``mixes``: those that may be float32 beside 16 bits."""
     first = named["input"]
     for name, tensor in named.items():
-        element(tensor, name)
+        dense(name, tensor)
         mixed = name in mixes and tensor.dtype == torch.float32 and first.element_size() == 2
         if tensor.dtype != first.dtype and not mixed:
             raise RuntimeError(
@@ -118,6 +145,11 @@ def writable(out: Tensor, shape: Shape, inputs: Mapping[str, Tensor]) -> None:
         raise RuntimeError(
             "out= does not support automatic differentiation, but a tensor requires grad"
         )
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed."
+            "You can make a clone to get a normal tensor before doing inplace update."
+        )
     if _may_overlap_itself(out):
         raise RuntimeError(
             f"output of strides {list(out.stride())} may hold two elements in one place; "
@@ -141,6 +173,18 @@ def span(tensor: Tensor) -> int:
         return 0
     reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     return (reach + 1) * tensor.element_size()
+
+
+def in_bounds(tensors: Sequence[Tensor], spans: Sequence[int], names: Iterable[str]) -> None:
+    """Refuse tensors whose storage has been made too small for them, or freed."""
+    for i, tensor in enumerate(tensors):
+        end = tensor.storage_offset() * tensor.itemsize + spans[i]
+        if end > tensor.untyped_storage().nbytes():
+            name = (*("input", "weight", *names), "output")[i]
+            raise RuntimeError(
+                f"{name} of {list(tensor.shape)} needs a storage of {end} bytes, "
+                f"but its storage has {tensor.untyped_storage().nbytes()}"
+            )
 
 
 def apart(

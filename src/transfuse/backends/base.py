@@ -40,7 +40,7 @@ class Backend(Protocol):
 
     name: str
     differentiable: bool
-    """Whether torch can take gradients through what it runs."""
+    """Whether it runs torch operations alone, which gradients, traces and transforms follow."""
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict: ...
 

@@ -1,6 +1,6 @@
 """Operator: a chain with a name, a document and, from the two, every way to call it."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from inspect import Parameter as Argument
 from inspect import Signature
@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from transfuse.arrays import adopt
 from transfuse.cases import Case
@@ -118,6 +119,10 @@ class Operator:
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """The chain on torch tensors; sizes come from the tensors, x may lack the batch axis."""
         (x, weight, *rest), given = self._arguments.bind(args, kwargs)
+        if has_torch_function((x, weight, *rest, given["out"])):
+            relevant = (x, weight, *rest, given["out"])
+            y: Tensor = handle_torch_function(self, relevant, *args, **kwargs)
+            return y
         operands = dict(zip(self.operands, rest, strict=True))
         scalars = {p.name: number(p, given.pop(p.name)) for p in self.scalars}
         return call(self.chain, x, weight, operands, scalars=scalars, **given)
@@ -187,20 +192,28 @@ class Solution:
         given = dict(
             zip(self.signature.parameters, self._arguments.bind(args, kwargs)[0], strict=True)
         )
+        tensors = [given[p.name] for p in (*op.document.inputs, op.document.output)]
+        if has_torch_function(tensors):
+            handle_torch_function(self, tensors, *args, **kwargs)
+            return
         numbers = {p.name: number(p, given[p.name]) for p in op.document.scalars}
         output = op.document.output.name
         out = adopt(output, given[output], writable=True)
-        tensors = {p.name: adopt(p.name, given[p.name]) for p in op.document.inputs}
-        x, weight, *_ = tensors.values()
-        operands = {name: tensors[name] for name in op.operands}
+        inputs = {p.name: adopt(p.name, given[p.name]) for p in op.document.inputs}
+        x, weight, *_ = inputs.values()
+        operands = {name: inputs[name] for name in op.operands}
 
-        def prepare() -> tuple[Chain, Problem]:
-            return op.chain.bind(numbers), self._problem(numbers, x, weight)
+        def prepare(exotic: bool) -> tuple[Chain, Problem]:
+            return op.chain.bind(numbers), self._problem(numbers, x, weight, exotic)
 
-        what = (self, exactly(*numbers.values()))
-        compute(what, prepare, x, weight, operands, out, None)
+        def key() -> Hashable:
+            return self, exactly(*numbers.values())
 
-    def _problem(self, numbers: Mapping[str, Any], x: Tensor, weight: Tensor) -> Problem:
+        compute(key, prepare, x, weight, operands, out, None)
+
+    def _problem(
+        self, numbers: Mapping[str, Any], x: Tensor, weight: Tensor, exotic: bool
+    ) -> Problem:
         op = self.operator
         suffixes = _suffixes(op.rank)
         options: dict[str, Any] = {
@@ -219,7 +232,7 @@ class Solution:
             kernel=tuple(numbers[f"kernel_{axis}"] for axis in suffixes),
             **options,
             groups=groups,
-            **describe(x),
+            **describe(x, exotic=exotic),
         )
 
 

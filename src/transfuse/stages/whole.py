@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transfuse import plain
 from transfuse.geometry import integer
 from transfuse.problem import Shape
 from transfuse.stages.base import Env, Kind, Operand, Stage, alike, channel, parameter
@@ -243,7 +244,7 @@ def _affine(
     torch's CPU kernels compute ``x * (w/s) + (b - mean * w/s)``, where an infinite weight gives
     Inf - Inf; then weight and bias are applied as the definition says, after the norm.
     """
-    if weight is None or weight.device.type != "cpu" or bool(weight.sum().isfinite()):
+    if weight is None or weight.device.type != "cpu" or plain.finite(weight):
         return norm(weight, bias)
     y = norm(None, None)
     y = y * weight.reshape(1, -1, *[1] * (y.dim() - 2))

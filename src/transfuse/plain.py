@@ -1,0 +1,125 @@
+"""The rule for the fused backends: plain dense tensors, outside any trace, mode or transform.
+
+They read and write memory by its address, which is all they see of a tensor. A wrapper has no
+memory, or not its own; a trace would record nothing; a transform would lose what it carries along.
+Everything that is not plain runs as torch operations, which each of these understands, or raises.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
+
+_EXACT = frozenset((Tensor, torch.nn.Parameter))
+"""Types whose objects are plain if they have memory; others are asked for their dispatch keys."""
+
+
+def why_not(tensors: Sequence[object]) -> str:
+    """Why these may be given to torch operations alone; empty where they are plain.
+
+    What is no tensor at all is passed over: other checks refuse it.
+    """
+    if is_dynamo_compiling():
+        return "torch.compile traces this call"
+    if (
+        _len_torch_dispatch_stack()
+        or _get_tracing_state() is not None
+        or peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    ):
+        return _around()
+    for tensor in tensors:
+        try:
+            if type(tensor) not in _EXACT or not tensor.data_ptr():  # type: ignore[attr-defined]
+                why = _unlike_plain(tensor)
+                if why:
+                    return why
+        except RuntimeError:  # it has no address
+            return _unlike_plain(tensor)
+    return ""
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether all values are; true as well where they cannot be looked at."""
+    return bool(why_not((tensor,))) or bool(tensor.sum().isfinite())
+
+
+def known(sizes: Sequence[int]) -> bool:
+    """Whether sizes are numbers; a tracer may have symbols in their place, which are no keys."""
+    return not is_dynamo_compiling() and not any(isinstance(n, torch.SymInt) for n in sizes)
+
+
+def _around() -> str:
+    """What this call is made inside of."""
+    if _get_tracing_state() is not None:
+        return "torch.jit.trace records this call"
+    if peek_interpreter_stack() is not None:
+        return "a transform of torch.func is at work"
+    if _len_torch_dispatch_stack():
+        mode = torch.utils._python_dispatch._get_current_dispatch_mode()
+        return f"a dispatch mode is active ({type(mode).__name__})"
+    return "forward-mode automatic differentiation is on"
+
+
+def _unlike_plain(tensor: object) -> str:
+    if not isinstance(tensor, Tensor):
+        return ""
+    keys = torch._C._dispatch_keys(tensor)
+    if not keys.raw_repr() & ~_usual(tensor.device.type):
+        return ""
+    what = f"tensor with {keys}" if type(tensor) in _EXACT else type(tensor).__name__
+    return f"a {what} is more than its memory"
+
+
+@cache
+def _usual(device: str) -> int:
+    """The dispatch keys of memory on a device; a pending negation is resolved before it is read."""
+    plain = torch.empty(0, device=device)
+    return (
+        torch._C._dispatch_keys(plain).raw_repr()
+        | torch._C._dispatch_keys(torch._neg_view(plain)).raw_repr()
+    )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def unbroken(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that ``torch.compile`` either traces as a whole or leaves alone as a whole.
+
+    Where it gives up amid a function, it goes on with each function called from there, in bytecode
+    of its own that drops variables early: memory would be gone while its address is in use. Before
+    its compiler is loaded there is nothing to keep off, and to load it takes seconds.
+    """
+    alone: list[Callable[P, R]] = []
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if is_dynamo_compiling() or "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        if not alone:
+            alone.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+        return alone[0](*args, **kwargs)
+
+    return call
+
+
+class unrecorded:
+    """Sizes as integers: ``torch.jit.trace`` else gives tensors, to record what is done to them."""
+
+    def __enter__(self) -> None:
+        if not is_dynamo_compiling():
+            self.state = _get_tracing_state()
+            torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
+
+    def __exit__(self, *error: object) -> None:
+        if not is_dynamo_compiling():
+            torch._C._set_tracing_state(self.state)  # type: ignore[attr-defined]
