@@ -7,6 +7,7 @@ that passed is remembered by all that its checks looked at, and its like is not 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
+from sys import is_finalizing
 
 import torch
 from torch import Tensor
@@ -54,6 +55,7 @@ def call(
 
     ``scalars`` are the numbers of a chain that names some.
     """
+    _not_at_exit()
     unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
     whole, into = x, out
     if unbatched:
@@ -79,6 +81,16 @@ def call(
     if not unbatched:
         return y
     return y.squeeze(0) if out is None else out
+
+
+def _not_at_exit() -> None:
+    """Refuse calls that come from ``__del__`` when Python has begun to end.
+
+    torch then no longer counts what its own objects refer to, and aborts the process when a view
+    outlives the tensor it was made of. Handlers of ``atexit`` run before that.
+    """
+    if is_finalizing():
+        raise RuntimeError("transfuse cannot be called while Python is shutting down")
 
 
 def _sized(
@@ -200,6 +212,7 @@ def compute(
     ``what`` stands for all that ``prepare`` looks at beside the tensors; empty, and the call is
     checked every time. So is, whatever came before, that the output shares no memory with inputs.
     """
+    _not_at_exit()
     seen, found = _recalled(what, x, weight, operands, out, backend)
     if found is None:
         chain, problem = prepare()

@@ -97,7 +97,7 @@ class GroupNorm(Whole):
     """``y = (x - mean) / sqrt(var + eps) * weight + bias`` over (group of channels, space)."""
 
     name: ClassVar[str] = "group_norm"
-    num_groups: int | str = parameter(object)
+    num_groups: int | str = parameter(int)
     weight: Operand = parameter(Tensor, default=None)
     bias: Operand = parameter(Tensor, default=None)
     eps: float = 1e-5

@@ -43,9 +43,8 @@ class Form:
     """What a result is like: dense, channels first or last; ``size`` in bytes."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> None:
-        outer_first = range(len(shape))
-        if channels_last:
-            outer_first = (0, *range(2, len(shape)), 1)
+        axes = tuple(range(len(shape)))
+        outer_first = (0, *axes[2:], 1) if channels_last else axes
         steps, size = [0] * len(shape), 1
         for axis in reversed(outer_first):
             steps[axis] = size
