@@ -1,9 +1,8 @@
 """Chain: stages in order, exactly one of them the transposed convolution."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from math import copysign
 
 from transfuse.problem import Problem, Shape
 from transfuse.stages import ConvTranspose, Env, Number, Stage
@@ -30,22 +29,22 @@ class Chain:
         object.__setattr__(self, "conv", convolutions[0])
 
     def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, Chain):
-            return self is other
-        return self.stages == other.stages and self._zeros == other._zeros
+        return self is other or (isinstance(other, Chain) and self._values == other._values)
 
     def __hash__(self) -> int:
         return self._hash
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash(self.stages)
+    def __reduce__(self) -> tuple[type["Chain"], tuple[Stage, ...]]:
+        """Copies and pickles are made of the stages: a hash is another in another process."""
+        return Chain, self.stages
 
     @cached_property
-    def _zeros(self) -> tuple[float, ...]:
-        """The signs of its zeros: 0.0 equals -0.0, and does not compute the same."""
-        values = (value for stage in self.stages for value in vars(stage).values())
-        return tuple(copysign(1, v) for v in values if type(v) is float and v == 0)
+    def _hash(self) -> int:
+        return hash(self._values)
+
+    @cached_property
+    def _values(self) -> tuple[Hashable, ...]:
+        return tuple(stage.values for stage in self.stages)
 
     @cached_property
     def at(self) -> int:

@@ -64,6 +64,7 @@ def call(
     ``scalars`` are the numbers of a chain that names some. Under autocast tensors are cast as
     torch's convolutions cast them, unless there is an ``out``: torch casts no such call either.
     """
+    plain.not_at_exit()
     if autocasts(x):
         if out is None:
             x, weight = autocast(x), autocast(weight)
@@ -235,6 +236,7 @@ def compute(
     ``key`` stands for all that ``prepare`` looks at beside the tensors; empty, and the call is
     checked every time. So is, whatever came before, that the output shares no memory with inputs.
     """
+    plain.not_at_exit()
     if autocasts(x):
         with torch.autocast(x.device.type, enabled=False):
             return _compute(key, prepare, x, weight, operands, out, backend)

@@ -46,6 +46,16 @@ def why_not(tensors: Sequence[object]) -> str:
     return ""
 
 
+def not_at_exit() -> None:
+    """Refuse calls that come from ``__del__`` when Python has begun to end.
+
+    torch then no longer counts what its own objects refer to, and aborts the process when a view
+    outlives the tensor it was made of. Handlers of ``atexit`` run before that.
+    """
+    if not is_dynamo_compiling() and sys.is_finalizing():
+        raise RuntimeError("transfuse cannot be called while Python is shutting down")
+
+
 def finite(tensor: Tensor) -> bool:
     """Whether all values are; true as well where they cannot be looked at."""
     return bool(why_not((tensor,))) or bool(tensor.sum().isfinite())

@@ -138,7 +138,7 @@ def test_space_softmax_adds_many_positions_well(scale: float, bounded: bool) -> 
         (batch_norm(training=True), [(0, 2), (1, 2)]),
         (group_norm(2), [(1, 2), (1, 3)]),
         (softmax("space"), [(1, 2)]),
-        (SpaceSoftmax(1.0), [(1, 2)]),
+        (SpaceSoftmax(True), [(1, 2)]),
     ],
     ids=str,
 )

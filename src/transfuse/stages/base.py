@@ -1,15 +1,16 @@
 """What every stage states: its kind, its shape, what it needs, and its maths in torch."""
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from transfuse.problem import Shape
+from transfuse.stages.values import Kinds, admitted, exact, plain
 
 Number = int | float
 Operand = Tensor | str | None
@@ -52,13 +53,31 @@ class Stage:
     mixes: ClassVar[bool] = False
     """Whether its tensors may be float32 beside values of 16 bits, as with torch's norms."""
 
+    def __init_subclass__(cls) -> None:
+        # Put here before the dataclass decorator looks, or it would make its own for each class.
+        cls.__eq__ = Stage.__eq__  # type: ignore[method-assign]
+        cls.__hash__ = Stage.__hash__  # type: ignore[method-assign]
+
     def __post_init__(self) -> None:
-        for each in fields(self):
-            types, given = each.metadata.get("parameter", (object,)), getattr(self, each.name)
-            if not isinstance(given, types) and given is not each.default:
-                known = ", ".join(t.__name__ for t in types)
-                kind = type(given).__name__
-                raise TypeError(f"{self.name}: {each.name} must be one of {known}, not {kind}")
+        kind: Any = type(self)
+        for name, kinds in _fields(kind):
+            given = getattr(self, name)
+            value = plain(self.name, name, given, kinds)
+            if value is not given:
+                object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other is the same stage with the same values, bit for bit."""
+        return isinstance(other, Stage) and self.values == other.values
+
+    def __hash__(self) -> int:
+        return hash(self.values)
+
+    @property
+    def values(self) -> tuple[Hashable, ...]:
+        """What the stage is compared and kept by."""
+        kind: Any = type(self)
+        return (kind, *(exact(getattr(self, name)) for name, _ in _fields(kind)))
 
     def shape(self, shape: Shape) -> Shape:
         """The shape this stage gives for ``shape``; raises as torch does where it cannot."""
@@ -114,6 +133,12 @@ class Stage:
         given = ((each, getattr(self, each.name)) for each in fields(self))
         options = [f"{each.name}={value}" for each, value in given if value != each.default]
         return f"{self.name}({', '.join([mode, *options])})"
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, Kinds], ...]:
+    """The names of a stage's fields, and the types they take."""
+    return tuple((each.name, admitted(each)) for each in fields(kind))
 
 
 def channel(operand: Operand, env: Env, like: Tensor) -> Tensor:

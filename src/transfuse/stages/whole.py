@@ -175,7 +175,7 @@ class GroupNorm(Whole):
 
     name: ClassVar[str] = "group_norm"
     mixes: ClassVar[bool] = True
-    num_groups: int | str = parameter(object)
+    num_groups: int | str = parameter(int)
     weight: Operand = parameter(Tensor, default=None)
     bias: Operand = parameter(Tensor, default=None)
     eps: float = 1e-5

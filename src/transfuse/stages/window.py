@@ -21,7 +21,7 @@ class Window(Stage):
     """Windows of ``kernel`` every ``stride`` (default: the kernel), after ``padding``."""
 
     kind: ClassVar[Kind] = Kind.WINDOW
-    kernel: Size | str = parameter(object)
+    kernel: Size | str = parameter(int, tuple)
     stride: Size | None = None
     padding: Size = 0
 

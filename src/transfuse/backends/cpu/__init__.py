@@ -53,7 +53,7 @@ class Cpu:
             finite = all(_finite(core, each) for each in operands.values())
             ready = ready if finite else _ready(chain, problem, False)
         if out is None:
-            out = ready.result(x)
+            out = results.empty(ready.result)
         elif out.is_neg():
             return out.copy_(self.run(chain, problem, x, weight, operands))
         if not out.numel():
@@ -114,7 +114,7 @@ class _Ready:
     """A plan as the core takes it; of a call's own there are only addresses and strides to fill in.
 
     ``assumes``: whether operands that are not finite need another plan; ``product``: the problem as
-    a product of input and weights, where it is one.
+    a product of input and weights, where it is one; ``result``: the tensor that comes of it.
     """
 
     def __init__(self, plan: Plan, assumes: bool) -> None:
@@ -122,10 +122,9 @@ class _Ready:
         is_product = single.serves(plan.chain, plan.problem)
         self.product = single.product(plan.problem) if is_product else None
         shape = plan.chain.shapes(plan.problem)[-1]
-        self._shape = shape.dims
-        self._large = shape.numel * ELEMENTS[plan.problem.dtype].itemsize >= results.LEAST
+        element = ELEMENTS[plan.problem.dtype]
         last = plan.problem.layout == "channels_last"
-        self._format = CHANNELS_LAST.get(plan.problem.rank) if last else None
+        self.result = results.Form(shape.dims, element.dtype, last)
         instructions = list(lower.epilogue(plan))
         steps = [each.step(lambda name: 0) for each in instructions]
         self._steps = (library.Step * len(steps))(*steps)
@@ -142,13 +141,6 @@ class _Ready:
         ]
         self._program = _program(plan)
         self._program.steps, self._program.steps_count = self._steps, len(steps)
-
-    def result(self, x: Tensor) -> Tensor:
-        """Memory for what comes of an input."""
-        if self._large:
-            return results.empty(self._shape, x.dtype, self._format)
-        # Where x is: torch's default device may be another.
-        return torch.empty(self._shape, dtype=x.dtype, device=x.device, memory_format=self._format)
 
     def program(
         self,
@@ -191,9 +183,6 @@ def _multiply(
 def _column(values: Tensor, like: Tensor) -> Tensor:
     """One value per channel."""
     return values.detach().view(-1, *(1,) * (like.dim() - 2))
-
-
-CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 @lru_cache(maxsize=4096)

@@ -1,31 +1,30 @@
-"""The memory of large results: kept when they are gone, and the next ones lie in it.
+"""Memory for results: large ones lie in that of earlier ones to which nothing refers any more.
 
 Fresh memory comes page by page, each cleared by the system when it is first written, which takes
-up to as long as the core takes to fill it. Memory is idle once the last tensor, view, array or
-capsule over it is gone, and no earlier: a storage holds the array made for it alone, and it is the
-end of that array that brings the memory back.
+up to as long as the core takes to fill it. So the storages of the last few large results are held
+here, and one of them is used again when nothing else refers to it: no tensor, view, array, capsule,
+graph or handle. Results are torch's own tensors all the same: they grow, are shared, saved and
+pickled like any other.
 
-That end may come anywhere, in another thread or in the collector amid these very lines. So nothing
-here takes a lock: each step is one operation on a dictionary, and those are atomic.
+Nothing runs when a result ends, and nothing here takes a lock: calls may come from any thread, from
+a signal's handler, from the collector amid these very lines. A storage is taken out of the
+dictionary, one atomic step, before its references are counted. Whoever took it has it alone.
 """
 
 import os
-import weakref
+from functools import cache
 from math import prod
+from sys import getrefcount
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
-Memory = np.ndarray[tuple[int], np.dtype[np.uint8]]
-"""Bytes that torch gave; every result lies in a slice of its own."""
-
+_CPU = torch.device("cpu")
 LEAST = 2**20
-"""Bytes of a large result; smaller ones are torch's."""
+"""Bytes of a large result; the memory of smaller ones is not held."""
 PIECES = 32
-"""Idle pieces at the most, so that looking through them takes no time."""
-_idle: dict[int, Memory] = {}
-"""Memory in which no result lies, by its id; the longest idle comes first."""
+"""Storages held at the most, so that looking through them takes no time."""
 
 
 def _limit() -> int:
@@ -37,58 +36,134 @@ def _limit() -> int:
 
 
 MOST = _limit()
-"""Idle bytes at the most; the longest idle go first."""
+"""Bytes held at the most, in use or idle; the longest held go first."""
 
 
-def empty(
-    shape: tuple[int, ...], dtype: torch.dtype, memory_format: torch.memory_format | None = None
-) -> Tensor:
-    """As ``torch.empty`` on the CPU, but the storage cannot grow: it does not own its memory."""
-    size = prod(shape) * dtype.itemsize
-    memory = _reused(size)
-    if memory is None:
-        memory = _fresh(size)
-    array = memory[:size]
-    weakref.finalize(array, _keep, memory).atexit = False
-    flat = torch.frombuffer(array, dtype=dtype)
-    # A view would be bound to the mode in which it was made: without gradients, say.
-    return flat.resize_(shape, memory_format=memory_format)
+class Form:
+    """What a result is like: dense, channels first or last; ``size`` in bytes."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool) -> None:
+        axes = tuple(range(len(shape)))
+        outer_first = (0, *axes[2:], 1) if channels_last else axes
+        steps, size = [0] * len(shape), 1
+        for axis in reversed(outer_first):
+            steps[axis] = size
+            size *= max(shape[axis], 1)
+        self.shape, self.strides, self.dtype = shape, tuple(steps), dtype
+        self.size = prod(shape) * dtype.itemsize
+
+
+class _Held(NamedTuple):
+    storage: UntypedStorage
+    key: int
+    """torch's number for the storage, its own as long as this holds it."""
+    address: int
+    size: int
+
+
+_held: dict[int, _Held] = {}
+"""By key; the longest held comes first. What is used again counts as new."""
+
+
+def empty(form: Form) -> Tensor:
+    """A tensor on the CPU, whatever torch's default device is; nothing is known of its values."""
+    if not LEAST <= form.size <= MOST or _alone() is None:
+        return _fresh(form)
+    held = _taken(form.size)
+    if held is not None:
+        result = _over(held.storage, form)
+        _held[held.key] = held
+        return result
+    result = _fresh(form)
+    storage = result.untyped_storage()
+    key = storage._cdata
+    _held[key] = _Held(storage, key, storage.data_ptr(), form.size)
+    _bounded()
+    return result
 
 
 def release() -> None:
-    """Give all idle memory back to the system."""
-    _idle.clear()
+    """Hold nothing any more; what nothing else refers to goes back to the system."""
+    _held.clear()
 
 
-def _reused(size: int) -> Memory | None:
-    """Idle memory that a result of this size nearly fills; the last one used is still in caches."""
-    for memory in reversed(list(_idle.values())):
-        fits = size <= memory.nbytes <= size * 5 // 4
-        if fits and _idle.pop(id(memory), None) is not None:  # else another thread has it
-            return memory
-    return None
-
-
-def _fresh(size: int) -> Memory:
+def _fresh(form: Form) -> Tensor:
     try:
-        memory = torch.empty(size, dtype=torch.uint8, device="cpu")
+        return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=_CPU)
     except RuntimeError:
         release()  # perhaps this is what is missing
-        memory = torch.empty(size, dtype=torch.uint8, device="cpu")
-    return memory.numpy()
+    try:
+        return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=_CPU)
+    except RuntimeError:
+        message = f"output of shape {list(form.shape)} ({form.size} bytes) cannot be allocated"
+        raise RuntimeError(message) from None
 
 
-def _keep(memory: Memory) -> None:
-    if memory.nbytes > MOST:  # it would only drive out the others
-        return
-    _idle[id(memory)] = memory
-    idle = list(_idle.values())
-    total = sum(each.nbytes for each in idle)
-    for number, each in enumerate(idle):
-        if total <= MOST and len(idle) - number <= PIECES:
+def _over(storage: UntypedStorage, form: Form) -> Tensor:
+    """A new tensor over this memory: no view, and bound to no mode in which earlier ones were made.
+
+    ``set_`` counts as a write; by way of ``data`` the version is 0, as that of any new tensor.
+    """
+    result = torch.empty(0, dtype=form.dtype, device=_CPU)
+    data = torch.empty(0, dtype=form.dtype, device=_CPU)
+    result.data = data.set_(storage, 0, form.shape, form.strides)
+    return result
+
+
+def _taken(size: int) -> _Held | None:
+    """A storage of this size to which nothing refers, the last used first; no longer held."""
+    found = None
+    for held in reversed(list(_held.values())):
+        if held.storage.nbytes() != held.size:  # resized since, and outside the limits
+            _held.pop(held.key, None)
+        elif held.size == size and found is None and _uses(held.key) == 1:
+            found = _held.pop(held.key, None)  # None: another thread has it
+            if found is not None and not _idle(found):
+                _held[found.key] = found
+                found = None
+    return found
+
+
+def _bounded() -> None:
+    """Let go of the longest held, down to the limits."""
+    held = list(_held.values())
+    total = sum(each.size for each in held)
+    for number, each in enumerate(held):
+        if total <= MOST and len(held) - number <= PIECES:
             return
-        _idle.pop(id(each), None)
-        total -= each.nbytes
+        _held.pop(each.key, None)
+        total -= each.size
+
+
+_uses: Any = getattr(torch._C, "_storage_Use_Count", None)
+"""torch's count of what refers to a storage: tensors of every kind, and its Python handle."""
+
+
+def _idle(held: _Held) -> bool:
+    """Whether nothing but ``held`` refers to the storage.
+
+    Its Python handle is one object however often it is asked for, so that one's references are
+    counted as well.
+    """
+    unchanged = held.storage.data_ptr() == held.address  # else it lies where processes share it
+    return _uses(held.key) == 1 and getrefcount(held.storage) == _alone() and unchanged
+
+
+@cache
+def _alone() -> int | None:
+    """The references to a handle that is only held here; None where this torch does not tell."""
+    if _uses is None:
+        return None
+    tensor = torch.empty(1, device=_CPU)
+    storage = tensor.untyped_storage()
+    held = _Held(storage, storage._cdata, 0, 0)
+    in_use = _uses(held.key)
+    del tensor
+    with_handle = getrefcount(held.storage)
+    del storage
+    without = getrefcount(held.storage)
+    telling = (in_use, _uses(held.key)) == (2, 1) and without < with_handle
+    return without if telling else None
 
 
 if hasattr(os, "register_at_fork"):

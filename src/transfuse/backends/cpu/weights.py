@@ -1,29 +1,36 @@
-"""Packed weights, kept while their tensor lives and its values stay the same."""
+"""Packed weights, kept while their memory lives and its values stay the same."""
 
 import ctypes
 import weakref
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from threading import Lock
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from transfuse.backends.cpu import library
 
 MOST = 2**29
 """Bytes kept at the most; the longest unused go first."""
+PACKS = 4096
+"""Packs kept at the most, so that looking through them takes no time."""
+Key = tuple[Any, ...]
+"""Where weights lie, and how they are read."""
 
 
 @dataclass(frozen=True)
 class Packed:
+    key: Key
     memory: Tensor
     digest: tuple[int, int]
     """Of the weights it was made from."""
     careful: bool
     """Whether the weights hold NaN or Inf."""
+    source: "weakref.ref[UntypedStorage]"
+    """The weights' memory. Not their tensor: torch swaps and converts none that is referred to."""
 
     @property
     def address(self) -> int:
@@ -34,8 +41,12 @@ class Packed:
         return self.memory.nbytes
 
 
-_kept: OrderedDict[tuple[Any, ...], tuple["weakref.ref[Tensor]", Packed]] = OrderedDict()
-_lock = Lock()
+_kept: OrderedDict[Key, Packed] = OrderedDict()
+"""The longest unused first. What lies at an address may have changed: the digest tells.
+
+No lock: a call may come from the collector or a signal's handler amid these very lines. Each step
+on the dictionary is atomic instead.
+"""
 
 
 def packed(core: ctypes.CDLL, program: library.Program, weight: Tensor, threads: int) -> Packed:
@@ -47,23 +58,35 @@ def packed(core: ctypes.CDLL, program: library.Program, weight: Tensor, threads:
     # How the core lays them out depends on strides and sizes, too: its size tells.
     layout = (*program.stride, *program.dilation, core.transfuse_packed_bytes(program))
     options = (program.groups, program.weight_scale, core.transfuse_isa(), *layout)
-    key = (id(weight), tuple(weight.shape), weight.stride(), weight.dtype, *options)
-    with _lock:
-        found = _kept.get(key)
-        if found is not None:
-            _kept.move_to_end(key)
-    if found is not None and found[0]() is weight:
+    key = (weight.data_ptr(), tuple(weight.shape), weight.stride(), weight.dtype, *options)
+    found = _kept.get(key)
+    if found is not None:
         dense = weight if _dense(weight.shape, weight.stride()) else weight.contiguous()
-        if digest(core, dense, threads) == found[1].digest:
-            return found[1]
-    fresh = _pack(core, program, weight, threads)
-    with _lock:
-        for old in [key for key, (alive, _) in _kept.items() if alive() is None]:
-            del _kept[old]
-        _kept[key] = weakref.ref(weight), fresh
-        while len(_kept) > 1 and sum(each.nbytes for _, each in _kept.values()) > MOST:
-            _kept.popitem(last=False)
+        if digest(core, dense, threads) == found.digest:
+            with suppress(KeyError):  # another thread has let go of it
+                _kept.move_to_end(key)
+            return found
+    fresh = _pack(key, core, program, weight, threads)
+    _kept.pop(key, None)
+    _kept[key] = fresh
+    _bounded()
     return fresh
+
+
+def _bounded() -> None:
+    """Let go of packs whose weights are gone, then of the longest unused, down to the limits."""
+    alive = []
+    for each in list(_kept.values()):
+        if each.source() is None:
+            _kept.pop(each.key, None)
+        else:
+            alive.append(each)
+    total = sum(each.nbytes for each in alive)
+    for number, each in enumerate(alive[:-1]):
+        if total <= MOST and len(alive) - number <= PACKS:
+            return
+        _kept.pop(each.key, None)
+        total -= each.nbytes
 
 
 def digest(core: ctypes.CDLL, dense: Tensor, threads: int) -> tuple[int, int]:
@@ -86,13 +109,16 @@ def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def _pack(core: ctypes.CDLL, program: library.Program, weight: Tensor, threads: int) -> Packed:
+def _pack(
+    key: Key, core: ctypes.CDLL, program: library.Program, weight: Tensor, threads: int
+) -> Packed:
     # A copy, for digest and packing alike: another thread may write to the weights meanwhile.
     original = weight.detach().clone()
     if not _dense(weight.shape, weight.stride()):
         original = original.contiguous()
     careful = not bool(original.sum().isfinite())
-    return Packed(pack(core, program, original), digest(core, original, threads), careful)
+    memory, found = pack(core, program, original), digest(core, original, threads)
+    return Packed(key, memory, found, careful, weakref.ref(weight.untyped_storage()))
 
 
 def pack(core: ctypes.CDLL, program: library.Program, weight: Tensor) -> Tensor:
