@@ -180,11 +180,11 @@ def test_lift_names_tensors_by_stage_and_place() -> None:
     bias, weight, again = torch.ones(2), torch.ones(3), torch.ones(3)
     chain, env = Chain(conv_transpose(1, bias), batch_norm(weight), batch_norm(again)).lift()
     assert chain == Chain(
-        conv_transpose(1, "conv_transpose0.bias"),
+        conv_transpose(1, "bias"),
         batch_norm("batch_norm1.weight"),
         batch_norm("batch_norm2.weight"),
     )
-    assert env["conv_transpose0.bias"] is bias
+    assert env["bias"] is bias
     assert env["batch_norm1.weight"] is weight
     assert env["batch_norm2.weight"] is again
     assert chain.lift() == (chain, {})

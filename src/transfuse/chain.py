@@ -74,9 +74,18 @@ class Chain:
         return Chain(*(stage.bind(scalars) for stage in self.stages))
 
     def lift(self) -> tuple["Chain", Env]:
-        """The chain with names in place of its tensors, and the tensors under those names."""
+        """The chain with names in place of its tensors, and the tensors under those names.
+
+        The names are for people, too: ``bias`` is the convolution's, ``group_norm.weight`` that of
+        the one group_norm, and with two of them ``group_norm2.weight`` is that of the second.
+        """
         env: Env = {}
-        stages = [stage.lift(f"{stage.name}{i}", env) for i, stage in enumerate(self.stages)]
+        taken = {v for stage in self.stages for v in vars(stage).values() if type(v) is str}
+        names = [stage.name for stage in self.stages]
+        stages = []
+        for i, (name, stage) in enumerate(zip(names, self.stages, strict=True)):
+            number = names[: i + 1].count(name) if names.count(name) > 1 else ""
+            stages.append(stage.lift("" if i == self.at else f"{name}{number}", env, taken))
         return Chain(*stages), env
 
     def swap(self, at: int, count: int, *stages: Stage) -> "Chain":

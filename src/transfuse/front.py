@@ -217,9 +217,9 @@ def _recalled(
 ) -> tuple[Hashable, Checked | None]:
     """Everything the checks look at, and the choice of a backend; the call that passed with it.
 
-    Nothing, where something is no tensor or cannot be a key.
+    Nothing, where something is no tensor or cannot be a key, or the call is to be explained.
     """
-    if not what:
+    if not what or dispatch.explaining():
         return None, None
     facts = [what, backend or settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled()]
     tensors: tuple[Tensor, ...] = (x, weight)

@@ -103,7 +103,8 @@ def conv_transpose3d(
     )  # fmt: skip
 
 
-BIAS = "conv_transpose0.bias"
+BIAS = "bias"
+"""The name that ``Chain.lift`` gives it, too."""
 
 
 @cache

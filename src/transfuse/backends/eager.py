@@ -21,6 +21,7 @@ from transfuse.reference import evaluate
 
 class Eager:
     name = "eager"
+    device = ""
     differentiable = True
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:

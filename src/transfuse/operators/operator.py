@@ -22,6 +22,8 @@ from transfuse.tensors import describe
 
 OPTIONS = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
 """The per-axis options of a convolution, with torch's defaults."""
+SHORTEST = 5
+"""The words that a problem line has at least: n, ci, co, i, k."""
 COUNTS = ("batch_size", "in_channels", "out_channels")
 
 
@@ -133,6 +135,11 @@ class Operator:
         A line may start with the name of a declared case: ``benchmark fp16 cuda:sm90``.
         """
         name, _, rest = line.partition(" ")
+        if name.isalpha() and name not in self._cases and len(line.split()) < SHORTEST:
+            raise ValueError(
+                f"{self.slug} has no case {name!r}; it has {', '.join(self._cases)}, or give a "
+                f"problem line such as {next(iter(self._cases.values()), '')!r}"
+            )
         case = Case.parse(f"{self._cases[name]} {rest}" if name in self._cases else line)
         wanted = [p.name for p in self.scalars]
         if sorted(case.scalars) != sorted(wanted):

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from transfuse.stages.base import Kind, Operand, Stage, parameter
+from transfuse.stages.base import Kind, Operand, Stage, parameter, shown
 
 
 @dataclass(frozen=True)
@@ -26,5 +26,5 @@ class ConvTranspose(Stage):
 
     def __str__(self) -> str:
         terms = [] if self.weight_scale == 1.0 else [f"weights * {self.weight_scale}"]
-        terms += [] if self.bias is None else [f"+ {self.bias}"]
+        terms += [] if self.bias is None else [f"+ {shown(self.bias)}"]
         return f"{self.name}{self.rank}d" + (f"({', '.join(terms)})" if terms else "")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from transfuse.geometry import per_axis, pooled
 from transfuse.problem import Shape
-from transfuse.stages.base import Env, Kind, Operand, Stage, channel, parameter
+from transfuse.stages.base import Env, Kind, Operand, Stage, channel, parameter, shown
 
 Size = int | tuple[int, ...]
 
@@ -145,4 +145,4 @@ class ExtremumPool(Window):
         return _MAX[x.dim()](x * flip, *self._options(x)) * flip
 
     def __str__(self) -> str:
-        return super().__str__()[:-1] + f" by sign of {self.sign})"
+        return super().__str__()[:-1] + f" by sign of {shown(self.sign)})"

@@ -23,6 +23,7 @@ from transfuse.problem import Problem
 
 class Cpu:
     name = "cpu"
+    device = "cpu"
     differentiable = False
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:
