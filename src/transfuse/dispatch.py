@@ -26,22 +26,21 @@ class Choice:
 
 
 def choose(
-    chain: Chain, problem: Problem, name: str | None = None, gradients: bool = False
+    chain: Chain, problem: Problem, name: str | None = None, torch_only: str = ""
 ) -> Backend:
     """The backend for this call; asked for by name, it serves or raises.
 
-    ``gradients``: torch is to differentiate the result. Backends passed over are logged.
+    ``torch_only``: why the call must run as torch operations, if it must. Backends passed over are
+    logged.
     """
     if explaining():
-        raise Reached(chain, problem, name, gradients)
-    choice = decide(chain, problem, name, gradients)
+        raise Reached(chain, problem, name, torch_only)
+    choice = decide(chain, problem, name, torch_only)
     _tell(chain, problem, choice)
     return choice.backend
 
 
-def decide(
-    chain: Chain, problem: Problem, name: str | None = None, gradients: bool = False
-) -> Choice:
+def decide(chain: Chain, problem: Problem, name: str | None = None, torch_only: str = "") -> Choice:
     """The backend for this call as ``choose`` gives it, and what every backend answered."""
     wanted = name or settings.read().backend
     if wanted and wanted not in (each.name for each in BACKENDS):
@@ -50,7 +49,7 @@ def decide(
     verdicts = tuple(
         (
             each,
-            _verdict(each, chain, problem, gradients)
+            _verdict(each, chain, problem, torch_only)
             if wanted in (None, each.name)
             else Verdict(f"not asked, since {wanted} is asked for by name"),
         )
@@ -59,7 +58,7 @@ def decide(
     for at, (backend, verdict) in enumerate(verdicts):
         if verdict.ok and (wanted or not verdict.yields):
             return Choice(backend, verdicts, passed=() if wanted else verdicts[:at])
-    others = [e.name for e in BACKENDS if _verdict(e, chain, problem, gradients).ok]
+    others = [e.name for e in BACKENDS if _verdict(e, chain, problem, torch_only).ok]
     refusals = [(e.name, str(verdict)) for e, verdict in verdicts if wanted in (None, e.name)]
     raise UnsupportedError(_refused(chain, problem, refusals, others))
 
@@ -112,10 +111,10 @@ def _tell(chain: Chain, problem: Problem, choice: Choice) -> None:
         log.once(logging.WARNING, kind, line, kind, instead, chain, problem)
 
 
-def _verdict(backend: Backend, chain: Chain, problem: Problem, gradients: bool) -> Verdict:
-    if gradients and not backend.differentiable:
+def _verdict(backend: Backend, chain: Chain, problem: Problem, torch_only: str) -> Verdict:
+    if torch_only and not backend.differentiable:
         elsewhere = backend.device != _kind(problem) and backend.verdict(chain, problem).reason
-        return Verdict(elsewhere or "a tensor requires grad, and it has no gradients")
+        return Verdict(elsewhere or torch_only)
     return backend.verdict(chain, problem)
 
 

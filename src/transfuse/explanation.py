@@ -154,21 +154,21 @@ def explain(
         call, args, options = _stand_in(call), _stand_in(args), _stand_in(options)
         precision = options.pop("precision", "auto")
     reached = dispatch.reached(partial(_callable(call), *args, **options))
-    chain, problem, backend, gradients = reached.args
+    chain, problem, backend, torch_only = reached.args
     if device is not None:
         if precision == "auto":
             alike = problem.dtype == "fp32" and on_cuda(device)
             precision = float32_on_cuda() if alike else "ieee"
         problem = replace(problem, device=device, precision=precision)
-    return explained(chain, problem, backend, gradients)
+    return explained(chain, problem, backend, torch_only)
 
 
 def explained(
-    chain: Chain, problem: Problem, backend: str | None = None, gradients: bool = False
+    chain: Chain, problem: Problem, backend: str | None = None, torch_only: str = ""
 ) -> Explanation:
-    """The explanation of a chain on a problem; ``backend`` and ``gradients`` as for a choice."""
+    """The explanation of a chain on a problem; ``backend`` and ``torch_only`` as for a choice."""
     plan, steps = fused(chain, problem), rewrite(chain)
-    choice = dispatch.decide(chain, problem, backend, gradients)
+    choice = dispatch.decide(chain, problem, backend, torch_only)
     chosen = choice.backend
     return Explanation(
         problem,

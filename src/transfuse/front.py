@@ -312,6 +312,7 @@ def _check(
     if out is not None:
         writable(out, result, named)
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in named.values())
-    chosen = dispatch.choose(chain, problem, backend, gradients)
+    torch_only = "a tensor requires grad, and it has no gradients" if gradients else ""
+    chosen = dispatch.choose(chain, problem, backend, torch_only)
     spans = tuple(map(span, named.values() if out is None else (*named.values(), out)))
     return Checked(chain, problem, chosen, spans)
