@@ -85,7 +85,8 @@ class Chain:
         stages = []
         for i, (name, stage) in enumerate(zip(names, self.stages, strict=True)):
             number = names[: i + 1].count(name) if names.count(name) > 1 else ""
-            stages.append(stage.lift("" if i == self.at else f"{name}{number}", env, taken))
+            prefix = "" if isinstance(stage, ConvTranspose) else f"{name}{number}"
+            stages.append(stage.lift(prefix, env, taken))
         return Chain(*stages), env
 
     def swap(self, at: int, count: int, *stages: Stage) -> "Chain":

@@ -3,7 +3,6 @@
 from collections.abc import Container, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
@@ -102,8 +101,9 @@ class Stage:
         return replace(self, **changes) if changes else self
 
     def _parameters(self) -> Iterator[tuple[str, Any]]:
-        for name in _parameters(type(self)):  # type: ignore[arg-type]  # a class is hashable
-            yield name, getattr(self, name)
+        for each in fields(self):
+            if each.metadata.get("parameter"):
+                yield each.name, getattr(self, each.name)
 
     def __str__(self) -> str:
         arguments: list[str] = []
@@ -113,12 +113,6 @@ class Stage:
                 text = shown(value)
                 arguments.append(text if len(arguments) == i else f"{each.name}={text}")
         return f"{self.name}({', '.join(arguments)})" if arguments else self.name
-
-
-@cache
-def _parameters(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of a kind of stage that a call may bind."""
-    return tuple(each.name for each in fields(kind) if each.metadata.get("parameter"))
 
 
 def shown(value: object) -> str:
