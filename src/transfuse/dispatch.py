@@ -113,8 +113,8 @@ def _tell(chain: Chain, problem: Problem, choice: Choice) -> None:
 
 def _verdict(backend: Backend, chain: Chain, problem: Problem, torch_only: str) -> Verdict:
     if torch_only and not backend.differentiable:
-        elsewhere = backend.device != _kind(problem) and backend.verdict(chain, problem).reason
-        return Verdict(elsewhere or torch_only)
+        here = backend.device == _kind(problem)
+        return Verdict(torch_only if here else f"tensors are on {problem.device}")
     return backend.verdict(chain, problem)
 
 
