@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
 
+from torch.compiler import is_dynamo_compiling
+
 from transfuse import log, settings
 from transfuse.backends import BACKENDS as BACKENDS
 from transfuse.backends import Backend, Verdict
@@ -103,8 +105,12 @@ def _tell(chain: Chain, problem: Problem, choice: Choice) -> None:
     here = [each for each in choice.passed if each[0].device == kind]
     for backend, verdict in here:
         level, does = (logging.INFO, "yields") if verdict.ok else (logging.WARNING, "does not run")
-        line = f"{backend.name} {does} %s (%s): %s; %s runs it"
         reason = verdict.reason or verdict.yields
+        if is_dynamo_compiling():  # a trace has no objects to print
+            line = f"{backend.name} {does} a compiled call: {reason}; {instead} runs it"
+            log.once(level, (backend.name, reason), line)
+            continue
+        line = f"{backend.name} {does} %s (%s): %s; %s runs it"
         log.once(level, (backend.name, reason), line, chain, problem, reason, instead)
     if not here and not choice.backend.device:
         line = "no fused backend is for tensors on %s: %s runs %s (%s)"

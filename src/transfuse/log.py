@@ -15,15 +15,22 @@ MOST = 1024
 _said: dict[Hashable, object] = {}
 
 
-def once(level: int, what: Hashable, line: str, *arguments: object) -> None:
+def once(level: int, what: Hashable, line: str, *arguments: object) -> bool:
     """Log a line, ``%s`` standing for its arguments, unless one about ``what`` was logged before.
 
-    What nobody would have been shown does not count as said.
+    Whether it is; what nobody would have been shown does not count as said.
     """
     if not LOGGER.isEnabledFor(level):
-        return
+        return False
     if len(_said) >= MOST:
         _said.clear()
     mine = object()
-    if _said.setdefault(what, mine) is mine:  # one step, so of two threads one logs
+    said = _said.setdefault(what, mine) is mine  # one step, so of two threads one logs
+    if said:
         LOGGER.log(level, line, *arguments)
+    return said
+
+
+# As torch.compiler.assume_constant_result does, without loading the compiler: where torch.compile
+# traces a call, this is run, not traced, and needs plain numbers and texts for arguments.
+once._dynamo_marked_constant = True  # type: ignore[attr-defined]
