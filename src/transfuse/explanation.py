@@ -89,7 +89,7 @@ class Explanation:
 
         text = StringIO()
         Console(file=text, width=COLUMNS, color_system=None).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).rstrip()
 
     def __rich__(self) -> "RenderableType":
         """The same for the command line, which has colours and a width of its own."""
