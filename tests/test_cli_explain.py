@@ -97,7 +97,7 @@ def test_help_says_how_chains_are_written(cli: Any, monkeypatch: pytest.MonkeyPa
 SMALL = "n2 ci3 co4 i4x4 k3"
 WRONG: dict[tuple[str, ...], tuple[str, ...]] = {
     ("conv-transpose3d-max-sum",): (
-        "no problem is called 'conv-transpose3d-max-sum'; did you mean 'conv-transpose3d-max-max-",
+        "no operator is called 'conv-transpose3d-max-sum'; did you mean 'conv-transpose3d-max-max-",
         "or any chain: transfuse explain conv_transpose ",
     ),
     ("conv_transpose3d_max_max_sum",): ("did you mean 'conv-transpose3d-max-max-sum'?",),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import copysign
 
+from transfuse import stages
 from transfuse.problem import Problem, Shape
 from transfuse.stages import ConvTranspose, Env, Number, Stage
 
@@ -18,7 +19,7 @@ class Chain:
     def __init__(self, *stages: Stage) -> None:
         for stage in stages:
             if not isinstance(stage, Stage):
-                raise TypeError(f"a chain is made of stages, not {type(stage).__name__}: {stage!r}")
+                raise TypeError(_no_stage(stage))
         convolutions = [stage for stage in stages if isinstance(stage, ConvTranspose)]
         if len(convolutions) != 1:
             raise ValueError(
@@ -136,6 +137,15 @@ def _shapes(chain: Chain, problem: Problem) -> tuple[Shape, ...]:
         else:
             shapes.append(stage.shape(shapes[-1]))
     return tuple(shapes)
+
+
+def _no_stage(value: object) -> str:
+    what = f"a chain is made of stages, not {type(value).__name__}: "
+    known = [name for name in stages.__all__ if getattr(stages, name) is value]
+    if known:
+        return f"{what}{known[0]} makes one when it is called, {known[0]}(…)"
+    makers = ", ".join(name for name in stages.__all__ if name.islower())
+    return f"{what}{value!r}; in transfuse.stages there are {makers}"
 
 
 def _arrows(stages: Sequence[Stage]) -> str:

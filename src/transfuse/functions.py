@@ -1,6 +1,6 @@
 """Transposed convolutions as functions: torch's own three, and any chain around one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from torch import Tensor
@@ -140,6 +140,10 @@ def _convolve(
                 f"axes), but got {list(weight.shape)}"
             )
     if before or then:
+        for name, given in (("before", before), ("then", then)):
+            if isinstance(given, str | Stage) or not isinstance(given, Iterable):
+                kind = type(given).__name__
+                raise TypeError(f"{name} must be a list of stages, such as [sigmoid()], not {kind}")
         chain, operands = Chain(*before, ConvTranspose(rank, bias), *then).lift()
     else:
         chain, operands = _plain(rank, bias is not None), {} if bias is None else {BIAS: bias}

@@ -69,10 +69,10 @@ class Operator:
         named = {name for stage in self.chain.stages for name in stage.operands}
         given = {p.name for p in (*found.inputs[2:], *_scalars(found, self.rank))}
         if named != given:
-            raise DocumentError(
-                f"{self.slug}: the document has {sorted(given - named)} that the chain does not "
-                f"use, the chain uses {sorted(named - given)} that the document does not have"
-            )
+            unused, unknown = (", ".join(sorted(each)) for each in (given - named, named - given))
+            wrong = [f"the chain does not use {unused} of the document"] if unused else []
+            wrong += [f"the document does not have {unknown} of the chain"] if unknown else []
+            raise DocumentError(f"{self.slug}: {', and '.join(wrong)}")
         return found
 
     @cached_property

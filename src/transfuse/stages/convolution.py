@@ -24,6 +24,11 @@ class ConvTranspose(Stage):
     either_kernel: bool = False
     weight_scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rank not in (1, 2, 3):
+            raise ValueError(f"conv_transpose: rank must be 1, 2 or 3, not {self.rank!r}")
+
     def __str__(self) -> str:
         terms = [] if self.weight_scale == 1.0 else [f"weights * {self.weight_scale}"]
         terms += [] if self.bias is None else [f"+ {shown(self.bias)}"]

@@ -55,10 +55,12 @@ class Window(Stage):
                     f"but got padding={padding}"
                 )
             spatial.append(pooled(n, kernel, stride, padding))
-            if spatial[-1] < 1:
+            size = (n + 2 * padding - kernel) // stride + 1
+            if size < 1:
                 raise RuntimeError(
                     f"{self.name}: input of size {list(shape.spatial)} is smaller than a window "
-                    f"of {kernel}; output would be {n} + 2*{padding} - {kernel} < 0"
+                    f"of {kernel}; output size would be "
+                    f"({n} + 2*{padding} - {kernel}) // {stride} + 1 = {size}"
                 )
         return shape._replace(spatial=tuple(spatial))
 
