@@ -139,6 +139,10 @@ def _shapes(chain: Chain, problem: Problem) -> tuple[Shape, ...]:
     return tuple(shapes)
 
 
+def _arrows(stages: Sequence[Stage]) -> str:
+    return " -> ".join(map(str, stages)) or "nothing"
+
+
 def _no_stage(value: object) -> str:
     what = f"a chain is made of stages, not {type(value).__name__}: "
     known = [name for name in stages.__all__ if getattr(stages, name) is value]
@@ -146,7 +150,3 @@ def _no_stage(value: object) -> str:
         return f"{what}{known[0]} makes one when it is called, {known[0]}(…)"
     makers = ", ".join(name for name in stages.__all__ if name.islower())
     return f"{what}{value!r}; in transfuse.stages there are {makers}"
-
-
-def _arrows(stages: Sequence[Stage]) -> str:
-    return " -> ".join(map(str, stages)) or "nothing"

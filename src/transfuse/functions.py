@@ -1,6 +1,6 @@
 """Transposed convolutions as functions: torch's own three, and any chain around one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 from torch import Tensor
@@ -141,7 +141,7 @@ def _convolve(
             )
     if before or then:
         for name, given in (("before", before), ("then", then)):
-            if isinstance(given, str | Stage) or not isinstance(given, Iterable):
+            if isinstance(given, str) or not hasattr(given, "__iter__"):
                 kind = type(given).__name__
                 raise TypeError(f"{name} must be a list of stages, such as [sigmoid()], not {kind}")
         chain, operands = Chain(*before, ConvTranspose(rank, bias), *then).lift()
