@@ -8,6 +8,7 @@ import torch
 
 import transfuse
 from transfuse import Chain, DocumentError, Operator
+from transfuse.problems import parse
 from transfuse.stages import conv_transpose, max_pool, scale, sigmoid, softmax, tanh
 
 X, W = torch.ones(1, 2, 3, 3), torch.ones(2, 4, 2, 2)
@@ -78,6 +79,23 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "line such as 'n16 ci32 co64 i32x32x32 k5 s2 p2'",
     ),
 }
+
+
+def test_an_operand_may_not_be_called_as_the_kernel_is() -> None:
+    """Its type would be checked in place of the kernel's, whose memory was then read as it is not."""
+    tensors = {"input": "true", "kernel": "true", "weight": "true", "output": "false"}
+    sizes = "batch_size in_channels out_channels width kernel_w stride_w padding_w".split()
+    rows = [
+        f'- {{name: {n}, type: "[VAR]", pointer: true, const: {c}}}' for n, c in tensors.items()
+    ]
+    rows += [f"- {{name: {n}, type: size_t, pointer: false}}" for n in sizes]
+    head = ["---", "slug: one", "title: One", "difficulty: EASY", "author: me", "tags: []"]
+    text = "\n".join([*head, "parameters:", *rows, "---", "y = convT(x, w) * weight"])
+    one = Operator("one", Chain(conv_transpose(1), scale("weight")), document=parse(text, "one.md"))
+    x, kernel, out = torch.ones(2, 3, 9), torch.ones(3, 4, 4).double(), torch.zeros(2, 4, 18)
+    with pytest.raises(DocumentError, match="one: weight of the document is what the function"):
+        one.solution(x, kernel, torch.ones(4), out, 2, 3, 4, 9, 4, 2, 1)
+    assert not out.any()
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -22,6 +22,8 @@ from transfuse.tensors import describe
 
 OPTIONS = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
 """The per-axis options of a convolution, with torch's defaults."""
+OWN = frozenset({"input", "x", "weight", "out", "backend", "precision", "groups", *OPTIONS})
+"""Names of every operator's own arguments, in calls and in messages."""
 SHORTEST = 5
 """The words that a problem line has at least: n, ci, co, i, k."""
 COUNTS = ("batch_size", "in_channels", "out_channels")
@@ -73,6 +75,11 @@ class Operator:
             wrong = [f"the chain does not use {unused} of the document"] if unused else []
             wrong += [f"the document does not have {unknown} of the chain"] if unknown else []
             raise DocumentError(f"{self.slug}: {', and '.join(wrong)}")
+        for name in sorted(given & OWN):
+            raise DocumentError(
+                f"{self.slug}: {name} of the document is what the function calls an argument of "
+                "its own; call it by another name"
+            )
         return found
 
     @cached_property
