@@ -82,9 +82,10 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 
 def test_an_operand_may_not_be_called_as_the_kernel_is() -> None:
-    """Its type would be checked in place of the kernel's, whose memory was then read as it is not."""
+    """Its type was checked in place of the kernel's, whose memory was then misread."""
     tensors = {"input": "true", "kernel": "true", "weight": "true", "output": "false"}
-    sizes = "batch_size in_channels out_channels width kernel_w stride_w padding_w".split()
+    sizes = ["batch_size", "in_channels", "out_channels", "width"]
+    sizes += ["kernel_w", "stride_w", "padding_w"]
     rows = [
         f'- {{name: {n}, type: "[VAR]", pointer: true, const: {c}}}' for n, c in tensors.items()
     ]
