@@ -184,11 +184,11 @@ def test_lift_names_tensors_by_stage_and_place() -> None:
         batch_norm(weight=again, training=True),
     ).lift()
     assert chain == Chain(
-        conv_transpose(1, "conv_transpose0.bias"),
+        conv_transpose(1, "bias"),
         batch_norm(weight="batch_norm1.weight", training=True),
         batch_norm(weight="batch_norm2.weight", training=True),
     )
-    assert env["conv_transpose0.bias"] is bias
+    assert env["bias"] is bias
     assert env["batch_norm1.weight"] is weight
     assert env["batch_norm2.weight"] is again
     assert chain.lift() == (chain, {})

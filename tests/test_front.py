@@ -26,6 +26,7 @@ class Fake:
     name: str
     value: float
     reason: str = ""
+    device: str = "cpu"
 
     def verdict(self, *_: Any) -> Verdict:
         return Verdict(self.reason)

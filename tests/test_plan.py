@@ -299,7 +299,7 @@ def test_prints_problem_chain_passes_totals_and_floor() -> None:
     assert lines[6].split() == ["total", *figures(got.flops, reads, writes)]
     assert lines[7] == (
         f"least possible: {got.work / 1e9:.1f} GFLOP, {got.least / 1e6:.0f} MB; "
-        f"scratch {got.scratch / 1e6:.1f} MB"
+        f"scratch of this plan: {got.scratch / 1e6:.1f} MB"
     )
     assert len({len(line) for line in lines[2:7]}) == 1, "columns line up"
 

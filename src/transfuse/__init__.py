@@ -8,6 +8,7 @@
 from transfuse import stages
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError, UnsupportedError
+from transfuse.explanation import Explanation, explain
 from transfuse.functions import (
     conv_transpose,
     conv_transpose1d,
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Chain",
     "DocumentError",
+    "Explanation",
     "Operator",
     "Problem",
     "UnsupportedError",
@@ -49,6 +51,7 @@ __all__ = [
     "conv_transpose3d_avgpool_clamp_softmax_multiply",
     "conv_transpose3d_max_max_sum",
     "conv_transpose_2d_square_input_asym_kernel",
+    "explain",
     "operator",
     "solution",
     "stages",

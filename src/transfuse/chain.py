@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+from transfuse import stages
 from transfuse.problem import Problem, Shape
 from transfuse.stages import ConvTranspose, Env, Number, Stage
 
@@ -18,7 +19,7 @@ class Chain:
     def __init__(self, *stages: Stage) -> None:
         for stage in stages:
             if not isinstance(stage, Stage):
-                raise TypeError(f"a chain is made of stages, not {type(stage).__name__}: {stage!r}")
+                raise TypeError(_no_stage(stage))
         convolutions = [stage for stage in stages if isinstance(stage, ConvTranspose)]
         if len(convolutions) != 1:
             raise ValueError(
@@ -83,9 +84,19 @@ class Chain:
         return Chain(*(stage.bind(scalars) for stage in self.stages))
 
     def lift(self) -> tuple["Chain", Env]:
-        """The chain with names in place of its tensors, and the tensors under those names."""
+        """The chain with names in place of its tensors, and the tensors under those names.
+
+        The names are for people, too: ``bias`` is the convolution's, ``group_norm.weight`` that of
+        the one group_norm, and with two of them ``group_norm2.weight`` is that of the second.
+        """
         env: Env = {}
-        stages = [stage.lift(f"{stage.name}{i}", env) for i, stage in enumerate(self.stages)]
+        taken = {v for stage in self.stages for v in vars(stage).values() if type(v) is str}
+        names = [stage.name for stage in self.stages]
+        stages = []
+        for i, (name, stage) in enumerate(zip(names, self.stages, strict=True)):
+            number = names[: i + 1].count(name) if names.count(name) > 1 else ""
+            prefix = "" if isinstance(stage, ConvTranspose) else f"{name}{number}"
+            stages.append(stage.lift(prefix, env, taken))
         return Chain(*stages), env
 
     def swap(self, at: int, count: int, *stages: Stage) -> "Chain":
@@ -141,3 +152,12 @@ _shapes = lru_cache(maxsize=4096)(_shapes_of)
 
 def _arrows(stages: Sequence[Stage]) -> str:
     return " -> ".join(map(str, stages)) or "nothing"
+
+
+def _no_stage(value: object) -> str:
+    what = f"a chain is made of stages, not {type(value).__name__}: "
+    known = [name for name in stages.__all__ if getattr(stages, name) is value]
+    if known:
+        return f"{what}{known[0]} makes one when it is called, {known[0]}(…)"
+    makers = ", ".join(name for name in stages.__all__ if name.islower())
+    return f"{what}{value!r}; in transfuse.stages there are {makers}"

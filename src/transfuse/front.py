@@ -287,9 +287,9 @@ def _facts(
 ) -> tuple[Hashable, ...]:
     """Everything the checks look at, and the choice of a backend.
 
-    Nothing, where something is no tensor or cannot be a key.
+    Nothing, where something is no tensor or cannot be a key, or the call is to be explained.
     """
-    if not what:
+    if not what or dispatch.explaining():
         return ()
     facts = [what, backend or settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled()]
     facts += names

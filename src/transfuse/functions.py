@@ -104,7 +104,8 @@ def conv_transpose3d(
     )  # fmt: skip
 
 
-BIAS = "conv_transpose0.bias"
+BIAS = "bias"
+"""The name that ``Chain.lift`` gives it, too."""
 
 
 ALONE = {
@@ -155,6 +156,10 @@ def _convolve(
                 f"axes), but got {list(weight.shape)}"
             )
     if before or then:
+        for name, given in (("before", before), ("then", then)):
+            if isinstance(given, str) or not hasattr(given, "__iter__"):
+                kind = type(given).__name__
+                raise TypeError(f"{name} must be a list of stages, such as [sigmoid()], not {kind}")
         whole = Chain(*before, ConvTranspose(rank, bias), *then)
         if has_torch_function(_values(whole.stages)):
             return _handed_over(None, x, weight, bias, options, before, then)

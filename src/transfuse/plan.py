@@ -91,27 +91,39 @@ class Plan:
     def bytes(self) -> int:
         return sum(each.bytes for each in self.passes)
 
-    def __str__(self) -> str:
-        rows = [("pass", "GFLOP", "MB read", "MB written")]
-        rows += [
-            (each.does, *_figures(each.flops, each.reads, each.writes)) for each in self.passes
-        ]
+    @property
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Each pass with its GFLOP, MB read and MB written, and last their total, as printed."""
         reads, writes = (sum(getattr(p, k) for p in self.passes) for k in ("reads", "writes"))
-        rows.append(("total", *_figures(self.flops, reads, writes)))
+        rows = [(each.does, each.flops, each.reads, each.writes) for each in self.passes]
+        return [
+            (does, figure(flops / 1e9), figure(read / 1e6), figure(written / 1e6))
+            for does, flops, read, written in (*rows, ("total", self.flops, reads, writes))
+        ]
+
+    def __str__(self) -> str:
+        rows = [("pass", "GFLOP", "MB read", "MB written"), *self.rows]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in rows
         ]
-        lines.append(
-            f"least possible: {self.work / 1e9:.1f} GFLOP, {self.least / 1e6:.0f} MB; "
-            f"scratch {self.scratch / 1e6:.1f} MB"
+        return "\n".join([str(self.problem), str(self.chain), *lines, self.bounds])
+
+    @property
+    def bounds(self) -> str:
+        """What no plan can go below, and the memory that this one takes, in words."""
+        least, scratch = self.least / 1e6, figure(self.scratch / 1e6)
+        rounded = f"{least:.0f}" if least >= 1 else figure(least)
+        return (
+            f"least possible: {figure(self.work / 1e9)} GFLOP, {rounded} MB; "
+            f"scratch of this plan: {scratch} MB"
         )
-        return "\n".join([str(self.problem), str(self.chain), *lines])
 
 
-def _figures(flops: int, reads: int, writes: int) -> tuple[str, str, str]:
-    return f"{flops / 1e9:.1f}", f"{reads / 1e6:.1f}", f"{writes / 1e6:.1f}"
+def figure(value: float) -> str:
+    """A number as tables print it: one digit after the point, two that count where that is 0."""
+    return f"{value:.1f}" if value == 0 or value >= 0.1 else f"{value:.2g}"
 
 
 def staged(chain: Chain, problem: Problem, temporary: int) -> Plan:

@@ -357,9 +357,9 @@ def test_a_sixth_operator_in_a_few_lines(given: Make) -> None:
 @pytest.mark.parametrize(
     ("stages", "reason"),
     [
-        ([scale("gain")], "document has ['shift'] that the chain does not use"),
-        ([scale("gain"), add("offset")], "chain uses ['offset'] that the document does not have"),
-        ([scale("gain"), clamp("low", "shift")], "chain uses ['low'] that the document"),
+        ([scale("gain")], "the chain does not use shift of the document"),
+        ([scale("gain"), add("offset")], "the document does not have offset of the chain"),
+        ([scale("gain"), clamp("low", "shift")], "the document does not have low of the chain"),
     ],
     ids=["less", "other", "more"],
 )

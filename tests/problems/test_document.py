@@ -330,7 +330,9 @@ def test_document_is_cached() -> None:
 
 
 def test_unknown_slug_suggests_the_nearest() -> None:
-    with pytest.raises(KeyError, match="no problem is called 'conv-transpose3d-max-sum'") as caught:
+    with pytest.raises(
+        KeyError, match="no operator is called 'conv-transpose3d-max-sum'"
+    ) as caught:
         problems.document("conv-transpose3d-max-sum")
     message = str(caught.value)
     assert "did you mean 'conv-transpose3d-max-max-sum'?" in message
@@ -338,7 +340,7 @@ def test_unknown_slug_suggests_the_nearest() -> None:
 
 
 def test_unknown_slug_far_from_all_suggests_nothing() -> None:
-    with pytest.raises(problems.UnknownSlugError, match="known problems:") as caught:
+    with pytest.raises(problems.UnknownSlugError, match="known operators:") as caught:
         problems.document("../zebra")
     assert "did you mean" not in str(caught.value)
 

@@ -39,6 +39,8 @@ class Backend(Protocol):
     """
 
     name: str
+    device: str
+    """The kind of device it is for, such as ``cpu``; empty: every kind."""
     differentiable: bool
     """Whether it runs torch operations alone, which gradients, traces and transforms follow."""
 

@@ -23,6 +23,7 @@ from transfuse.stages.whole import write
 
 class Eager:
     name = "eager"
+    device = ""
     differentiable = True
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:

@@ -1,6 +1,7 @@
 """list, show, explain, env: what there is, and what would run."""
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich import box
@@ -9,13 +10,17 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from transfuse import plan, rewrite
-from transfuse.backends import BACKENDS
-from transfuse.backends.triton import Triton
-from transfuse.cli.output import Json, Slug, facts, out, print_json
-from transfuse.dispatch import choose
+from transfuse.cases import Case
+from transfuse.chain import Chain
+from transfuse.cli.output import Json, Slug, out, print_json
+from transfuse.explanation import explained
 from transfuse.machine import environment
-from transfuse.operators import OPERATORS, operator
+from transfuse.operators import OPERATORS, Operator, operator
+from transfuse.problems import UnknownSlugError
+from transfuse.stages.text import CONVOLUTION, parse
+from transfuse.tables import facts
+
+LINE = "n8 ci64 co64 i64x64 k4 s2 p1 fp16 cuda:sm90"
 
 
 def list_operators(as_json: Json = False) -> None:
@@ -62,85 +67,84 @@ def show(slug: Slug, as_json: Json = False) -> None:
 
 
 def explain(
-    slug: Slug,
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="An operator, as `transfuse list` names it; or conv_transpose, or a chain as "
+            "transfuse prints it: 'conv_transpose2d(+ bias) -> sigmoid'."
+        ),
+    ],
     sizes: Annotated[
         list[str] | None,
-        typer.Argument(help="A named case, a problem line, or both; default: benchmark."),
+        typer.Argument(
+            help=f"A problem line: '{LINE}'. For an operator "
+            "also a named case, or both; default: benchmark."
+        ),
     ] = None,
+    before: Annotated[
+        list[str] | None,
+        typer.Option(help="Stages before: 'avg_pool(2)'."),
+    ] = None,
+    then: Annotated[
+        list[str] | None,
+        typer.Option(help="Stages after: 'sigmoid, group_norm(8)'."),
+    ] = None,
+    bias: Annotated[bool, typer.Option("--bias", help="The convolution has a bias.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What would run and why: problem line, rewrites, plan, and each backend's verdict."""
-    op = operator(slug)
-    case = op.case(" ".join(sizes or ["benchmark"]))
-    chain, problem = op.bound(case), case.problem
-    chain.shapes(problem)
-    steps = rewrite.rewrite(chain)
-    fused = plan.fused(chain, problem)
-    verdicts = {each: each.verdict(chain, problem) for each in BACKENDS}
-    chosen = choose(chain, problem)
-    tiles = chosen.tiles(chain, problem) if isinstance(chosen, Triton) else []
-    if as_json:
-        return print_json(
-            {
-                "slug": slug,
-                "case": str(case),
-                "chain": str(chain),
-                "rewrites": [
-                    {"name": s.rewrite.name, "assumes": s.rewrite.assumes, "chain": str(s.chain)}
-                    for s in steps
-                ],
-                "fused": _plan(fused),
-                "backends": {each.name: str(v) for each, v in verdicts.items()},
-                "chosen": chosen.name,
-                "plan": _plan(chosen.plan(chain, problem)),
-                "tiles": [{"pass": each, "tiles": text} for each, text in tiles],
-            }
-        )
-    out.print(facts({"problem": str(case), "chain": str(chain)}))
-    for step in steps:
-        assumes = f" (assumes {step.rewrite.assumes})" if step.rewrite.assumes else ""
-        out.print(Text.assemble((step.rewrite.name, "bold"), f": {step.rewrite.says}{assumes}"))
-        out.print(Text(f"  {step.chain}", style="dim"))
-    out.print(_plan_table("as few passes as the mathematics allows", fused))
-    out.print(
-        Text(
-            f"least possible: {fused.work / 1e9:.1f} GFLOP, {fused.least / 1e6:.0f} MB; "
-            f"scratch of this plan: {fused.scratch / 1e6:.1f} MB"
-        )
+    """What would run and why: rewrites, plan, and each backend's verdict.
+
+    A bare word in a stage names a per-channel tensor: 'add(shift)';
+    or a number that the problem line gives: 'scale(gain)' with gain=2.
+    """
+    known: dict[str, Any] = {}
+    line = " ".join(sizes or [])
+    if CONVOLUTION.search(what):
+        case = Case.parse(line) if line else _lacks_sizes(what)
+        chain = Chain(*parse(what, case.problem.rank))
+    else:
+        op = _operator(what)
+        case = op.case(line or "benchmark")
+        chain, known = op.chain, {"slug": op.slug}
+    if bias:
+        if chain.conv.bias is not None:
+            raise ValueError(f"{chain.conv} has a bias already; leave out --bias")
+        chain = chain.swap(chain.at, 1, replace(chain.conv, bias="bias"))
+    prologue, epilogue = (
+        [s for text in texts or [] for s in parse(text)] for texts in (before, then)
     )
-    out.print()
-    out.print(facts({each.name: v for each, v in verdicts.items()}))
-    out.print(_plan_table(f"what {chosen.name} will run", chosen.plan(chain, problem)))
-    for each, text in tiles:
-        out.print(Text.assemble((each, "bold"), f"\n  {text}"))
+    chain = Chain(*prologue, *chain.stages, *epilogue)
+    found = explained(_bound(chain, case), case.problem)
+    if as_json:
+        return print_json({**known, "case": str(case), **found.as_dict()})
+    out.print(found)
 
 
-def _plan(each: plan.Plan) -> dict[str, Any]:
-    return {
-        "chain": str(each.chain),
-        "work_flops": each.work,
-        "least_bytes": each.least,
-        "scratch_bytes": each.scratch,
-        "flops": each.flops,
-        "bytes": each.bytes,
-        "passes": [vars(step) for step in each.passes],
-    }
+def _operator(what: str) -> Operator:
+    try:
+        return operator(what)
+    except UnknownSlugError as error:
+        raise UnknownSlugError(
+            f"{error}\nor any chain: transfuse explain conv_transpose '{LINE}' --then 'sigmoid'"
+        ) from None
 
 
-def _plan_table(title: str, each: plan.Plan) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, show_footer=True)
-    table.add_column("pass", footer="total", ratio=1)
-    reads, writes = (sum(getattr(p, key) for p in each.passes) for key in ("reads", "writes"))
-    for name, total in (
-        ("GFLOP", each.flops / 1e9),
-        ("MB read", reads / 1e6),
-        ("MB written", writes / 1e6),
-    ):
-        table.add_column(name, justify="right", footer=f"{total:.1f}", no_wrap=True)
-    for step in each.passes:
-        figures = (step.flops / 1e9, step.reads / 1e6, step.writes / 1e6)
-        table.add_row(Text(step.does), *(f"{figure:.1f}" for figure in figures))
-    return table
+def _lacks_sizes(what: str) -> NoReturn:
+    raise ValueError(f"{what} needs a problem line, such as '{LINE}'")
+
+
+def _bound(chain: Chain, case: Case) -> Chain:
+    """The chain with the case's numbers in it; each must be named, and each name be given."""
+    unused = set(case.scalars) - {name for stage in chain.stages for name in stage.operands}
+    if unused:
+        raise ValueError(
+            f"the problem line gives {', '.join(sorted(unused))}, which no stage of {chain} names"
+        )
+    bound = chain.bind(case.scalars)
+    for stage in bound.stages:
+        for name in stage.numbers:
+            raise ValueError(f"{stage}: {name!r} is no number; the problem line may give {name}=2")
+    return bound
 
 
 def env(as_json: Json = False) -> None:

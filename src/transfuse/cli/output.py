@@ -5,8 +5,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 out = Console()
 err = Console(stderr=True)
@@ -18,13 +16,3 @@ Slugs = Annotated[list[str] | None, typer.Argument(help="Operators; all of them 
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def facts(rows: dict[str, Any]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for key, value in rows.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        table.add_row(key, Text(shown))
-    return table

@@ -1,6 +1,5 @@
 """tune: measure tiles, and keep the best."""
 
-import ast
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from rich.table import Table
 from rich.text import Text
 
-from transfuse import settings, stages
+from transfuse import settings
 from transfuse.backends.triton import tuned
 from transfuse.bench.clock import clock
 from transfuse.cases import Case
@@ -20,6 +19,8 @@ from transfuse.cli.output import Json, Slugs, err, out, print_json
 from transfuse.machine import place
 from transfuse.operators import OPERATORS, operator
 from transfuse.problem import Problem, arithmetics
+from transfuse.stages import conv_transpose
+from transfuse.stages.text import parse
 
 
 def tune(
@@ -29,7 +30,7 @@ def tune(
     ] = None,
     then: Annotated[
         list[str] | None,
-        typer.Option(help="A stage after that problem's convolution: 'max_pool(2)', 'tanh'."),
+        typer.Option(help="Stages after that problem's convolution: 'max_pool(2), tanh'."),
     ] = None,
     device: Annotated[str, typer.Option(help="cuda.")] = "cuda",
     dtype: Annotated[
@@ -116,38 +117,14 @@ def _asked(
         if slugs:
             raise ValueError("give an operator or --problem, not both")
         line = Problem.parse(problem)
-        chain = Chain(stages.conv_transpose(line.rank), *map(stage, then or []))
+        after = [stage for text in then or [] for stage in parse(text)]
+        chain = Chain(conv_transpose(line.rank), *after)
         chain.shapes(line)
         yield chain, Case(line)
         return
     for slug in slugs or OPERATORS:
         op = operator(slug)
         yield op.bound(op.case(case)), op.case(case)
-
-
-KNOWN = [name for name in stages.__all__ if name.islower() and name != "conv_transpose"]
-
-
-def stage(text: str) -> stages.Stage:
-    """A stage as chains print it: ``tanh``, ``clamp(-1, 1)``, ``softmax(channels)``, ``add(b)``."""
-    try:
-        tree = ast.parse(text, mode="eval").body
-        call = tree if isinstance(tree, ast.Call) else ast.Call(tree, [], [])
-        name = call.func.id if isinstance(call.func, ast.Name) else ""
-        arguments = [_value(node) for node in call.args]
-        options = {each.arg or "": _value(each.value) for each in call.keywords}
-    except (SyntaxError, ValueError):
-        raise ValueError(f"{text!r} is not a stage; they read like 'clamp(-1, 1)'") from None
-    if name not in KNOWN:
-        raise ValueError(f"unknown stage {text!r}; known: {', '.join(KNOWN)}")
-    made = getattr(stages, name)(*arguments, **options)
-    assert isinstance(made, stages.Stage)
-    return made
-
-
-def _value(node: ast.expr) -> Any:
-    """A literal; a bare name stands for itself."""
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 def _found(each: Any) -> dict[str, Any]:

@@ -28,6 +28,9 @@ OPERATORS: dict[str, Operator] = {
 
 def operator(slug: str) -> Operator:
     """The named operator; an unknown slug raises with the known ones and the nearest."""
+    if not isinstance(slug, str):
+        example = next(iter(OPERATORS))
+        raise TypeError(f"an operator's slug is a str, such as {example!r}, not {slug!r}")
     return OPERATORS[slug] if slug in OPERATORS else OPERATORS[document(slug).slug]
 
 

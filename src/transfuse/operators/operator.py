@@ -23,6 +23,10 @@ from transfuse.tensors import describe
 
 OPTIONS = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
 """The per-axis options of a convolution, with torch's defaults."""
+OWN = frozenset({"input", "x", "weight", "out", "backend", "precision", "groups", *OPTIONS})
+"""Names of every operator's own arguments, in calls and in messages."""
+SHORTEST = 5
+"""The words that a problem line has at least: n, ci, co, i, k."""
 COUNTS = ("batch_size", "in_channels", "out_channels")
 
 
@@ -68,9 +72,14 @@ class Operator:
         named = {name for stage in self.chain.stages for name in stage.operands}
         given = {p.name for p in (*found.inputs[2:], *_scalars(found, self.rank))}
         if named != given:
+            unused, unknown = (", ".join(sorted(each)) for each in (given - named, named - given))
+            wrong = [f"the chain does not use {unused} of the document"] if unused else []
+            wrong += [f"the document does not have {unknown} of the chain"] if unknown else []
+            raise DocumentError(f"{self.slug}: {', and '.join(wrong)}")
+        for name in sorted(given & OWN):
             raise DocumentError(
-                f"{self.slug}: the document has {sorted(given - named)} that the chain does not "
-                f"use, the chain uses {sorted(named - given)} that the document does not have"
+                f"{self.slug}: {name} of the document is what the function calls an argument of "
+                "its own; call it by another name"
             )
         return found
 
@@ -138,6 +147,11 @@ class Operator:
         A line may start with the name of a declared case: ``benchmark fp16 cuda:sm90``.
         """
         name, _, rest = line.partition(" ")
+        if name.isalpha() and name not in self._cases and len(line.split()) < SHORTEST:
+            raise ValueError(
+                f"{self.slug} has no case {name!r}; it has {', '.join(self._cases)}, or give a "
+                f"problem line such as {next(iter(self._cases.values()), '')!r}"
+            )
         case = Case.parse(f"{self._cases[name]} {rest}" if name in self._cases else line)
         wanted = [p.name for p in self.scalars]
         if sorted(case.scalars) != sorted(wanted):

@@ -103,7 +103,7 @@ def document(slug: str) -> Document:
     near = get_close_matches(slug, slugs(), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     known = "".join(f"\n  {known}" for known in slugs())
-    raise UnknownSlugError(f"no problem is called {slug!r}{hint}\nknown problems:{known}")
+    raise UnknownSlugError(f"no operator is called {slug!r}{hint}\nknown operators:{known}")
 
 
 def load(source: Path) -> Document:

@@ -1,6 +1,6 @@
 """What every stage states: its kind, its shape, what it needs, and its maths in torch."""
 
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping
+from collections.abc import Container, Hashable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cache, reduce
@@ -101,18 +101,31 @@ class Stage:
         """Names of the per-channel tensors it writes to."""
         return ()
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names that stand for numbers, which no tensor can be."""
+        fitting = {f.name for f in fields(self) if Tensor in f.metadata.get("parameter", ())}
+        named = ((k, v) for k, v in self._parameters() if isinstance(v, str))
+        return tuple(value for key, value in named if key not in fitting)
+
     def bind(self: S, scalars: Mapping[str, Number]) -> S:
         """The stage with numbers in place of the names in ``scalars``."""
         named = {k: v for k, v in self._parameters() if isinstance(v, str)}
         return replace(self, **{k: scalars[v] for k, v in named.items() if v in scalars})
 
-    def lift(self: S, prefix: str, env: Env) -> S:
-        """The stage with names in place of its tensors, which are put into ``env``."""
+    def lift(self: S, prefix: str, env: Env, taken: Container[str] = ()) -> S:
+        """The stage with names in place of its tensors, which are put into ``env``.
+
+        A name is the argument's after ``prefix``, and none of those in ``taken``.
+        """
         changes = {}
         for key, value in self._parameters():
             if isinstance(value, Tensor):
-                changes[key] = f"{prefix}.{key}"
-                env[changes[key]] = value
+                name = f"{prefix}.{key}" if prefix else key
+                while name in taken:
+                    name += "_"
+                changes[key] = name
+                env[name] = value
         return replace(self, **changes) if changes else self
 
     def _parameters(self) -> Iterator[tuple[str, Any]]:
@@ -125,7 +138,8 @@ class Stage:
         for i, each in enumerate(fields(self)):
             value = getattr(self, each.name)
             if value != each.default:
-                arguments.append(f"{value}" if len(arguments) == i else f"{each.name}={value}")
+                text = shown(value)
+                arguments.append(text if len(arguments) == i else f"{each.name}={text}")
         return f"{self.name}({', '.join(arguments)})" if arguments else self.name
 
     def _in_mode(self, mode: str) -> str:
@@ -139,6 +153,11 @@ class Stage:
 def _fields(kind: Any) -> tuple[tuple[str, Kinds], ...]:
     """The names of a stage's fields, and the types they take."""
     return tuple((each.name, admitted(each)) for each in fields(kind))
+
+
+def shown(value: object) -> str:
+    """An argument as chains print it; of a tensor, its shape and not its values."""
+    return f"tensor{list(value.shape)}" if isinstance(value, Tensor) else f"{value}"
 
 
 def channel(operand: Operand, env: Env, like: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from transfuse.stages.base import Kind, Operand, Stage, parameter
+from transfuse.stages.base import Kind, Operand, Stage, parameter, shown
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,12 @@ class ConvTranspose(Stage):
     either_kernel: bool = False
     weight_scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rank not in (1, 2, 3):
+            raise ValueError(f"conv_transpose: rank must be 1, 2 or 3, not {self.rank!r}")
+
     def __str__(self) -> str:
         terms = [] if self.weight_scale == 1.0 else [f"weights * {self.weight_scale}"]
-        terms += [] if self.bias is None else [f"+ {self.bias}"]
+        terms += [] if self.bias is None else [f"+ {shown(self.bias)}"]
         return f"{self.name}{self.rank}d" + (f"({', '.join(terms)})" if terms else "")

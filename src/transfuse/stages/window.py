@@ -11,7 +11,7 @@ from torch import Tensor
 
 from transfuse.geometry import per_axis, pooled
 from transfuse.problem import Shape
-from transfuse.stages.base import Env, Kind, Operand, Stage, channel, parameter
+from transfuse.stages.base import Env, Kind, Operand, Stage, channel, parameter, shown
 
 Size = int | tuple[int, ...]
 
@@ -55,10 +55,12 @@ class Window(Stage):
                     f"but got padding={padding}"
                 )
             spatial.append(pooled(n, kernel, stride, padding))
-            if spatial[-1] < 1:
+            size = (n + 2 * padding - kernel) // stride + 1
+            if size < 1:
                 raise RuntimeError(
                     f"{self.name}: input of size {list(shape.spatial)} is smaller than a window "
-                    f"of {kernel}; output would be {n} + 2*{padding} - {kernel} < 0"
+                    f"of {kernel}; output size would be "
+                    f"({n} + 2*{padding} - {kernel}) // {stride} + 1 = {size}"
                 )
         return shape._replace(spatial=tuple(spatial))
 
@@ -145,4 +147,4 @@ class ExtremumPool(Window):
         return _MAX[x.dim()](x * flip, *self._options(x)) * flip
 
     def __str__(self) -> str:
-        return super().__str__()[:-1] + f" by sign of {self.sign})"
+        return super().__str__()[:-1] + f" by sign of {shown(self.sign)})"

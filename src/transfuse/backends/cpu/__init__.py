@@ -25,6 +25,7 @@ from transfuse.stages.whole import Running, write
 
 class Cpu:
     name = "cpu"
+    device = "cpu"
     differentiable = False
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:

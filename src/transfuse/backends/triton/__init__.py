@@ -24,6 +24,7 @@ from transfuse.problem import Problem
 
 class Triton:
     name = "triton"
+    device = "cuda"
     differentiable = False
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:

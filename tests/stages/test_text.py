@@ -1,0 +1,133 @@
+"""Stages from text: both forms, every stage, and exact errors for all else."""
+
+import re
+
+import pytest
+
+from transfuse import stages
+from transfuse.stages import (
+    ConvTranspose,
+    Stage,
+    add,
+    avg_pool,
+    clamp,
+    group_norm,
+    max_pool,
+    scale,
+    sigmoid,
+    softmax,
+    sum,
+    tanh,
+)
+from transfuse.stages.text import KNOWN, parse
+
+inf = float("inf")
+WRITTEN: dict[str, tuple[Stage, ...]] = {
+    "tanh": (tanh(),),
+    "sigmoid()": (sigmoid(),),
+    "sigmoid, tanh": (sigmoid(), tanh()),
+    " sigmoid -> tanh ": (sigmoid(), tanh()),
+    "clamp(-1, 1.5)": (clamp(-1, 1.5),),
+    "clamp(-inf, inf)": (clamp(-inf, inf),),
+    "clamp(low=0, high=1e3)": (clamp(0, 1000.0),),
+    "max_pool((2, 3), stride=1), tanh": (max_pool((2, 3), 1), tanh()),
+    "max_pool(2x3, stride 1, padding 1x0)": (max_pool((2, 3), 1, (1, 0)),),
+    "avg_pool(2, stride (2, 1)) -> sum(channels)": (avg_pool(2, (2, 1)), sum("channels")),
+    "softmax(channels), softmax('space')": (softmax("channels"), softmax("space")),
+    "add(shift), scale('gain')": (add("shift"), scale("gain")),
+    "scale(-0.5)": (scale(-0.5),),
+    "group_norm(8, group_norm.weight, bias=b, eps=1e-3)": (
+        group_norm(8, "group_norm.weight", "b", 1e-3),
+    ),
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_what_is_written(text: str) -> None:
+    assert parse(text) == WRITTEN[text]
+
+
+EVERY: tuple[Stage, ...] = (
+    add(2),
+    add("term"),
+    scale(0.5),
+    clamp(-1.0, 1e-8),
+    clamp("low", "high"),
+    sigmoid(),
+    tanh(),
+    softmax("channels"),
+    softmax("space"),
+    sum("channels"),
+    max_pool(2),
+    max_pool((2, 3), (1, 2), 1),
+    avg_pool("window"),
+    avg_pool(3, padding=1),
+    group_norm(8),
+    group_norm(8, "weight", "bias"),
+    group_norm("groups", bias="b", eps=1e-3),
+)
+
+
+@pytest.mark.parametrize("stage", EVERY, ids=str)
+def test_what_is_printed_parses_back(stage: Stage) -> None:
+    assert parse(str(stage)) == (stage,)
+
+
+def test_every_stage_is_known() -> None:
+    assert {each.name for each in EVERY} | {"batch_norm", "conv_transpose"} == {*KNOWN}
+    assert {*KNOWN} == {name for name in stages.__all__ if name.islower()}
+
+
+def test_a_chain_parses_where_the_rank_is_known() -> None:
+    printed = "avg_pool(2) -> conv_transpose2d(+ conv_bias) -> add(bias)"
+    assert parse(printed, 2) == (avg_pool(2), ConvTranspose(2, "conv_bias"), add("bias"))
+    assert parse("conv_transpose", 3) == (ConvTranspose(3),)
+
+
+KNOWN_STAGES = (
+    "known: add, avg_pool, batch_norm, clamp, group_norm, max_pool, scale, sigmoid, softmax, sum, "
+    "tanh"
+)
+BAD: dict[str, str] = {
+    "gelu": f"unknown stage 'gelu'; {KNOWN_STAGES}",
+    "sigmoid, tan": f"unknown stage 'tan'; did you mean 'tanh'? {KNOWN_STAGES}",
+    "": "'' is no list of stages; they read like 'sigmoid, clamp(-1, 1)'",
+    "sigmoid tanh": "'sigmoid tanh' is no list of stages",
+    "clamp(0, 1": "'clamp(0, 1' is no list of stages",
+    "3": "'3' is not a stage; they read like 'clamp(-1, 1)'",
+    "max_pool(2)(3)": "'max_pool(2)(3)' is not a stage",
+    "clamp(0)": "'clamp(0)': missing a required argument: 'high'; clamp takes low, high",
+    "sigmoid(1)": "'sigmoid(1)': too many positional arguments; sigmoid takes nothing",
+    "group_norm(8, gamma=g)": "got an unexpected keyword argument 'gamma'; group_norm takes "
+    "num_groups, weight=None, bias=None, eps=",
+    "add(-bias)": "'add(-bias)': '-bias' is neither a number nor a name",
+    "add(b[0])": "'b[0]' is neither a number nor a name",
+    "add((1, 2))": "'add((1, 2))': add: term must be",
+    "group_norm(8, eps=small)": "'group_norm(8, eps=small)': ",
+    "softmax(batch)": "softmax goes over 'channels' or 'space', not 'batch'",
+    "conv_transpose": "conv_transpose is the convolution itself, not a stage before or after it",
+    "__import__('os').system('false')": "is not a stage",
+    "add(__import__('os').system('false'))": "is neither a number nor a name",
+    "(lambda: 1)()": "is not a stage",
+    "add(" * 5000: "is no list of stages",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: text[:30])
+def test_what_is_wrong_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(BAD[text])):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("conv_transpose3d", "conv_transpose3d does not fit a problem line of 2 spatial axes"),
+        ("conv_transpose(2)", "of the convolution only its bias is written here"),
+        ("conv_transpose(bias=b)", "as in 'conv_transpose(+ bias)'"),
+        ("conv_transpose2d(+ 3)", "of the convolution only its bias is written here"),
+    ],
+)
+def test_what_is_wrong_with_a_convolution_is_said(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse(text, 2)
