@@ -14,16 +14,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from transfuse.backends.triton.faults import spills_over
 from transfuse.backends.triton.versions import FUSING, mend_interpreter
 
-FLAG = 3
-"""The number of a tensor that is always there."""
+UNREAD = 0
+"""The number of a tensor that is always there, for a parameter that is not looked at."""
 
-
-class Epoch:
-    """The number of the call."""
-
-
-NEVER = 2**62
-"""The number of no call: no flag is raised so far."""
+NO_MORE = 0
+"""More rounds of a loop that has one: a number that no compiler is to know (``kernels/hopper.py``).
+"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class All:
     numbers: tuple[int, ...]
 
     def of(self, memory: Sequence[Any]) -> Any:
-        return tuple([memory[number] for number in self.numbers]) or (memory[FLAG],)
+        return tuple([memory[number] for number in self.numbers]) or (memory[UNREAD],)
 
 
 @dataclass(frozen=True)
@@ -112,10 +108,9 @@ class Launch:
             for at, each in enumerate(self.arguments)
             if isinstance(each, At | All | Boxes)
         ]
-        self.epochs = [at for at, each in enumerate(self.arguments) if each is Epoch]
 
-    def first(self, tensors: Sequence[Tensor], epoch: int) -> None:
-        grid, arguments = (self.programs, 1, 1), self._filled(tensors, epoch)
+    def first(self, tensors: Sequence[Tensor]) -> None:
+        grid, arguments = (self.programs, 1, 1), self._filled(tensors)
         if knobs.runtime.interpret:
             mend_interpreter()
             self.kernel[grid](*arguments, **self.options)
@@ -129,15 +124,13 @@ class Launch:
             )
         self.compiled[grid](*arguments)
 
-    def again(self, addresses: Sequence[int], epoch: int, stream: int) -> None:
+    def again(self, addresses: Sequence[int], stream: int) -> None:
         if self.run is None:
             self.run = self.compiled[(self.programs, 1, 1)]
-        self.run(*self._filled(addresses, epoch), stream=stream)
+        self.run(*self._filled(addresses), stream=stream)
 
-    def _filled(self, memory: Sequence[Any], epoch: int) -> list[Any]:
+    def _filled(self, memory: Sequence[Any]) -> list[Any]:
         arguments = self.arguments.copy()
         for at, each in self.open:
             arguments[at] = each.of(memory)
-        for at in self.epochs:
-            arguments[at] = epoch
         return arguments

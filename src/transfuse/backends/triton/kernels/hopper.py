@@ -284,20 +284,19 @@ def interleave(even, odd, C: gl.constexpr):
         return gl.reshape(gl.permute(both, [0, 2, 1]), [2 * C.positions, C.channels])
 
 
-@gluon.jit(do_not_specialize=["epoch"])
+@gluon.jit(do_not_specialize=["more"])
 def convolve_hopper(
-    x, halo, w, out, flag, epoch, batch, tiles, tensors, numbers, partials, plane, counted,
+    x, halo, w, out, more, batch, tiles, tensors, numbers, partials, plane, counted,
     G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """``x``, ``halo``, ``w`` are tensor descriptors of the rows (two box sizes) and the weights.
 
-    Weights that are not finite are left to the kernel that tells taps outside the input apart:
-    this one then has no tiles.
+    ``more`` is 0: see ``consume``. Weights that are not finite meet the zeros around the input
+    here; where they are, the careful launch of ``convolve`` writes every result once more.
     """
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(C.swizzle, C.itemsize * 8, 2)
     WIDE: gl.constexpr = C.positions if C.axis == 0 else C.channels
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 32 // C.itemsize])
-    tiles = gl.where(gl.load(flag) >= epoch, 0, tiles)
     # A row is indexed by its own: the strip's views start anywhere.
     strips = gl.allocate_shared_memory(x.dtype, [C.x_stages * C.strip, 1, C.depth], SWIZZLED)
     weights = gl.allocate_shared_memory(x.dtype, [C.w_stages, C.channels, C.depth], SWIZZLED)
@@ -319,7 +318,6 @@ def convolve_hopper(
         bias = bias_as_product(x, tensors, G, C, A)
     fence_async_shared()
     rings = (strips, weights, x_full, x_empty, w_full, w_empty, bias)
-    more = gl.minimum(epoch, 1).to(gl.int32) - 1  # always 0
     rest = (out, batch, tiles, tensors, numbers, partials, plane, counted, more)
     if C.consumers == 2:
         gl.warp_specialize(

@@ -225,14 +225,14 @@ def write(out, v, channel, live, there, place, A: tl.constexpr):
         tl.store(out + target, v, mask=live[:, None] & there[None, :])
 
 
-@gluon.jit(do_not_specialize=["epoch"])
+@gluon.jit(do_not_specialize=["more"])
 def convolve_window(
-    x, w, out, flag, epoch, batch, programs, tensors, numbers,
+    x, w, out, more, batch, programs, tensors, numbers,
     G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """``x`` and ``w`` are tensor descriptors: boxes of the copy by residue, blocks of weights.
 
-    Weights that are not finite are left to the kernel that tells taps outside the input apart.
+    ``more`` is 0, and weights that are not finite are as in ``convolve_hopper``.
     """
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(C.swizzle, C.itemsize * 8, 2)
     BOXED: gl.constexpr = gl.NVMMASharedLayout(C.swizzle, C.itemsize * 8, 5)
@@ -241,7 +241,6 @@ def convolve_window(
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
     X_STAGES: gl.constexpr = C.x_stages
     W_STAGES: gl.constexpr = C.w_stages
-    programs = gl.where(gl.load(flag) >= epoch, 0, programs)
     rows = gl.allocate_shared_memory(x.dtype, [2 * C.x_stages, G.positions, C.depth], SWIZZLED)
     weights = gl.allocate_shared_memory(x.dtype, [C.w_stages, G.padded, C.depth], SWIZZLED)
     x_full = gl.allocate_shared_memory(gl.int64, [C.x_stages, 1], BARRIER)
@@ -256,7 +255,6 @@ def convolve_window(
         mbarrier.init(w_empty.index(i), count=2)
     fence_async_shared()
     rings = (rows, weights, x_full, x_empty, w_full, w_empty)
-    more = gl.minimum(epoch, 1).to(gl.int32) - 1  # always 0
     rest = (out, batch, programs, tensors, numbers, more)
     gl.warp_specialize(
         [
