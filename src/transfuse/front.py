@@ -5,7 +5,7 @@ that passed is remembered by all that its checks looked at, and its like is not 
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 
 import torch
@@ -15,6 +15,7 @@ from transfuse import dispatch, settings
 from transfuse.backends import Backend
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
+from transfuse.errors import Declined
 from transfuse.geometry import integer, per_axis
 from transfuse.problem import AXES, Problem
 from transfuse.stages import Number
@@ -75,7 +76,7 @@ def call(
         }
         problem = _sized(bound, x, weight, operands, out, options, groups, precision)
         found = _remembered(seen, _check(bound, problem, whole, weight, operands, into, backend))
-    y = _computed(found, whole, weight, operands, into)
+    y = _computed(found, whole, weight, operands, into, backend)
     if not unbatched:
         return y
     return y.squeeze(0) if out is None else out
@@ -204,7 +205,7 @@ def compute(
     if found is None:
         chain, problem = prepare()
         found = _remembered(seen, _check(chain, problem, x, weight, operands, out, backend))
-    return _computed(found, x, weight, operands, out)
+    return _computed(found, x, weight, operands, out, backend)
 
 
 def _recalled(
@@ -261,10 +262,30 @@ def _computed(
     weight: Tensor,
     operands: Mapping[str, Tensor],
     out: Tensor | None,
+    backend: str | None,
 ) -> Tensor:
     if out is not None:
         apart(out, (x, weight, *operands.values()), found.spans, operands)
-    return found.backend.run(found.chain, found.problem, x, weight, operands, out)
+    return _run(found, x, weight, operands, out, backend)
+
+
+def _run(
+    found: Checked,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None,
+    backend: str | None,
+) -> Tensor:
+    """Run a call; on another backend, where the one chosen finds out only now that it cannot."""
+    try:
+        return found.backend.run(found.chain, found.problem, x, weight, operands, out)
+    except Declined:
+        _checked.clear()  # one of them was chosen by a verdict that does not hold any more
+        other = dispatch.choose(found.chain, found.problem, backend)
+        if other is found.backend:
+            raise
+    return _run(replace(found, backend=other), x, weight, operands, out, backend)
 
 
 def exactly(*numbers: object) -> tuple[Hashable, ...]:

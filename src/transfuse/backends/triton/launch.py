@@ -13,6 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from transfuse.backends.triton.faults import spills_over
 from transfuse.backends.triton.versions import FUSING, mend_interpreter
+from transfuse.errors import Declined
 
 UNREAD = 0
 """The number of a tensor that is always there, for a parameter that is not looked at."""
@@ -91,8 +92,8 @@ class Boxes:
 class Launch:
     """A kernel with its arguments; those that differ from call to call are filled in.
 
-    The first launch compiles, from tensors. Later ones take addresses: Triton's own look at its
-    arguments would cost more than all else.
+    It is compiled and launched first with tensors. Later launches take addresses: Triton's own look
+    at its arguments would cost more than all else.
     """
 
     kernel: Any
@@ -109,20 +110,25 @@ class Launch:
             if isinstance(each, At | All | Boxes)
         ]
 
+    def compile(self, tensors: Sequence[Tensor]) -> None:
+        """Compile, and run nothing; ``Declined`` where the code is known to be wrong."""
+        if knobs.runtime.interpret:
+            return
+        grid, options = (self.programs, 1, 1), FUSING | self.options
+        self.compiled = self.kernel.run(*self._filled(tensors), grid=grid, warmup=True, **options)
+        if spills_over(self.compiled.asm["ptx"]):
+            raise Declined(
+                f"Triton {triton.__version__} makes wrong code of {self.kernel.__name__}: two "
+                "shifts packed into one, where the lower may spill over"
+            )
+
     def first(self, tensors: Sequence[Tensor]) -> None:
         grid, arguments = (self.programs, 1, 1), self._filled(tensors)
         if knobs.runtime.interpret:
             mend_interpreter()
             self.kernel[grid](*arguments, **self.options)
-            return
-        options = FUSING | self.options
-        self.compiled = self.kernel.run(*arguments, grid=grid, warmup=True, **options)
-        if spills_over(self.compiled.asm["ptx"]):
-            raise RuntimeError(
-                f"Triton {triton.__version__} would compile {self.kernel.__name__} wrongly for "
-                f"{self.arguments}; nothing was run, backend='eager' serves instead"
-            )
-        self.compiled[grid](*arguments)
+        else:
+            self.compiled[grid](*arguments)
 
     def again(self, addresses: Sequence[int], stream: int) -> None:
         if self.run is None:

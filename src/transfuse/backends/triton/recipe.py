@@ -51,6 +51,8 @@ class Recipe:
         memory = list(tensors)
         for at, size, dtype in self.scratch:
             memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
+        for launch in self.launches:  # all of them before one runs: none may be known to be wrong
+            launch.compile(memory)
         for launch in self.launches:
             launch.first(memory)
         if self.device.type == "cuda":
