@@ -6,7 +6,7 @@ that ``plain`` keeps from the fused backends are checked each time and run as to
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 
 import torch
@@ -17,6 +17,7 @@ from transfuse import dispatch, plain, settings
 from transfuse.backends import Backend
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
+from transfuse.errors import Declined
 from transfuse.geometry import integer, per_axis
 from transfuse.problem import AXES, Problem
 from transfuse.stages import Number
@@ -275,9 +276,9 @@ def _compute(
     if found.chain.updates:
         updatable(found.chain.updates, {"input": x, "weight": weight, **operands})
     if out is None:
-        return found.backend.run(found.chain, found.problem, x, weight, operands, out)
+        return _run(found, x, weight, operands, out, backend)
     apart(out, tensors[:-1], found.spans, operands)
-    y = found.backend.run(found.chain, found.problem, x, weight, operands, out)
+    y = _run(found, x, weight, operands, out, backend)
     increment_version(out)
     return y
 
@@ -311,6 +312,25 @@ def _facts(
 
 
 _STRIDED = torch.strided
+
+
+def _run(
+    found: Checked,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None,
+    backend: str | None,
+) -> Tensor:
+    """Run a call; on another backend, where the one chosen finds out only now that it cannot."""
+    try:
+        return found.backend.run(found.chain, found.problem, x, weight, operands, out)
+    except Declined:
+        _checked.clear()  # one of them was chosen by a verdict that does not hold any more
+        other = dispatch.choose(found.chain, found.problem, backend)
+        if other is found.backend:
+            raise
+    return _run(replace(found, backend=other), x, weight, operands, out, backend)
 
 
 def exactly(*numbers: object) -> tuple[Hashable, ...]:

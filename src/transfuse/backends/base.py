@@ -35,7 +35,8 @@ class Backend(Protocol):
 
     ``verdict`` and ``plan`` are pure: they look at the chain and the problem, never at tensors.
     ``run`` is only asked where the verdict is yes, with tensors that have been checked; it writes
-    into ``out`` where one is given and returns the result.
+    into ``out`` where one is given and returns the result. Where it cannot after all, it raises
+    ``errors.Declined`` before it writes, and the verdict is no from then on.
     """
 
     name: str

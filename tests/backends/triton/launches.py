@@ -33,7 +33,7 @@ from transfuse.elements import ELEMENTS  # noqa: E402
 from transfuse.problem import Problem  # noqa: E402
 
 BYTES = {"u8": 1, "u16": 2, "u32": 4, "f32": 4, "u64": 8, "f64": 8}
-EPOCH, STREAM = 2**32 + 5, 0x5EA
+STREAM = 0x5EA
 
 
 class Driver:
@@ -103,11 +103,11 @@ class Made:
     def frames(self) -> Frames | None:
         return Frames.of(self.recipe.launches, self.given, self.offsets, self.scratch.data_ptr())
 
-    def ordinary(self, epoch: int, base: int, stream: int) -> None:
+    def ordinary(self, base: int, stream: int) -> None:
         """What Triton's own launcher does."""
         memory = [*self.given, *(base + at for at in self.offsets)]
         for launch in self.recipe.launches:
-            launch.again(memory, epoch, stream)
+            launch.again(memory, stream)
 
 
 def make(stages: tuple[Any, ...], problem: Problem, capability: int = 90) -> Made:
@@ -129,8 +129,7 @@ def make(stages: tuple[Any, ...], problem: Problem, capability: int = 90) -> Mad
     for launch in ready.recipe.launches:
         rooms[launch.compiled.function] = room(launch.compiled.asm["ptx"])
     scratch = torch.empty(ready.recipe.bytes + 8192, dtype=torch.uint8)
-    flag = torch.zeros(1, dtype=torch.int64)
-    return Made(ready.recipe, [x, weight, out, flag, *operands.values()], scratch)
+    return Made(ready.recipe, [x, weight, out, *operands.values()], scratch)
 
 
 def looked(call: Any, *args: Any) -> list[Seen]:
@@ -147,7 +146,7 @@ def same(**job: Any) -> dict[str, Any]:
     bases = [-(-made.scratch.data_ptr() // 512) * 512 + n for n in (0, 4096, 0)]
     pairs = []
     for turn, base in enumerate(bases):
-        call = EPOCH + turn, base, STREAM + turn % 2
+        call = base, STREAM + turn % 2
         pairs.append((looked(frames, made.given, *call), looked(made.ordinary, *call)))
     return {
         "kernels": [launch.kernel.__name__ for launch in made.recipe.launches],
@@ -167,10 +166,10 @@ def threads(**job: Any) -> dict[str, Any]:
     raised: list[BaseException] = []
 
     def work(which: int) -> None:
-        given = [1024 * (which + 1) + 16 * at for at in range(len(made.given))]
         try:
             for turn in range(calls):
-                frames(given, (which + 1) * 2**32 + turn, base, STREAM)
+                first = 1024 * (which * calls + turn + 1)
+                frames([first + 16 * at for at in range(len(made.given))], base, STREAM)
         except BaseException as error:
             raised.append(error)
 
@@ -180,18 +179,15 @@ def threads(**job: Any) -> dict[str, Any]:
         each.start()
     for each in workers:
         each.join()
-    # The kernel prepare takes x first, the weight third, and the number of the call seventh.
+    # The kernel prepare takes x first and the weight third.
     first = made.recipe.launches[0].compiled.function
-    mixed = 0
-    for each in seen:
-        if each.function == first:
-            x, weight, epoch = (int.from_bytes(each.parameters[at], "little") for at in (0, 2, 6))
-            mixed += (x, weight) != (1024 * (epoch >> 32), 1024 * (epoch >> 32) + 16)
+    passed = [each.parameters for each in seen if each.function == first]
+    places = [[int.from_bytes(each[at], "little") for at in (0, 2)] for each in passed]
     return {
         "raised": list(map(repr, raised)),
         "launched": len(seen) == count * calls * len(made.recipe.launches),
-        "mixed": mixed,
-        "numbers": len({each.parameters[6] for each in seen if each.function == first}),
+        "mixed": sum(weight != x + 16 for x, weight in places),
+        "calls": len({x for x, _ in places}),
         "kept": sum(map(len, frames.free.values())),
     }
 
@@ -201,7 +197,7 @@ def failing(code: int, **job: Any) -> dict[str, Any]:
     made = make(**job)
     frames = made.frames()
     assert frames is not None
-    call = made.given, EPOCH, made.scratch.data_ptr(), STREAM
+    call = made.given, made.scratch.data_ptr(), STREAM
     right = looked(frames, *call)
     STUB.stub_answer(code)
     try:
@@ -218,7 +214,7 @@ def fresh(**job: Any) -> bool:
     """A thread in which no device is current yet: every launch is made once, the same way."""
     made = make(**job)
     frames = made.frames()
-    call = EPOCH, made.scratch.data_ptr(), STREAM
+    call = made.scratch.data_ptr(), STREAM
     right = looked(made.ordinary, *call)
     seen.clear()
     worker = threading.Thread(target=frames, args=(made.given, *call))
@@ -289,7 +285,7 @@ def places(count: int, **job: Any) -> list[int]:
     assert frames is not None
     base, kept = made.scratch.data_ptr(), []
     for turn in range(count):
-        frames(made.given, EPOCH, base + 512 * (turn % 7), turn)
+        frames(made.given, base + 512 * (turn % 7), turn)
         kept.append(len(frames.free))
     return kept
 

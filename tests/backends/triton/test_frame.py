@@ -99,7 +99,7 @@ def test_threads(launches: Child) -> None:
     assert found["raised"] == []
     assert found["launched"]
     assert found["mixed"] == 0
-    assert found["numbers"] == 160
+    assert found["calls"] == 160
     assert 1 <= found["kept"] <= 4, "as many frames as calls that ran at once"
 
 

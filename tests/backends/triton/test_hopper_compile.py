@@ -124,14 +124,14 @@ def build(kind: str, geometry: Geometry, config: Config, after: After) -> Any:
         for rows in (config.box, config.halo or config.box, config.channels)
     )
     signature = {
-        "x": x, "halo": halo, "w": w, "out": f"*{kind}", "flag": "*i64", "epoch": "i64",
-        "batch": "i32", "tiles": "i32", "tensors": ("*fp32",) * 2, "numbers": ("fp32",) * 3,
+        "x": x, "halo": halo, "w": w, "out": f"*{kind}", "more": "i32", "batch": "i32",
+        "tiles": "i32", "tensors": ("*fp32",) * 2, "numbers": ("fp32",) * 3,
         "partials": "*fp32", "plane": "i32", "counted": "i32",
         "G": "constexpr", "C": "constexpr", "A": "constexpr",
     }  # fmt: skip
     names = convolve_hopper.arg_names
     static = {(names.index(n),): v for n, v in (("G", geometry), ("C", config), ("A", after))}
-    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in ("out", "flag", "partials")}
+    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in ("out", "partials")}
     source = GluonASTSource(convolve_hopper, signature, static, aligned)
     options = FUSING | {"num_warps": 4, "maxnreg": None if config.consumers == 2 else 128}
     return triton.compile(source, target=TARGET, options=options)
@@ -254,7 +254,7 @@ def test_window(tmp_path: Path) -> None:
     signature = {
         "x": f"tensordesc<fp32[{box}],{layouts[0]!r}>",
         "w": f"tensordesc<fp32[{geometry.padded}, {rings.depth}],{layouts[1]!r}>",
-        "out": "*fp32", "flag": "*i64", "epoch": "i64", "batch": "i32", "programs": "i32",
+        "out": "*fp32", "more": "i32", "batch": "i32", "programs": "i32",
         "tensors": ("*fp32",), "numbers": ("fp32",),
         "G": "constexpr", "C": "constexpr", "A": "constexpr",
     }  # fmt: skip

@@ -132,7 +132,7 @@ def test_refusals(line: str, then: tuple[Stage, ...], reason: str) -> None:
 
 def test_refusals_before_the_convolution() -> None:
     told = refusal(FLAT, before=(batch_norm(training=True),))
-    assert told == "before the convolution it has no kernel for batch_norm"
+    assert told == "before the convolution it has no kernel for batch_norm(batch)"
     told = refusal(FLAT, before=(max_pool(2), avg_pool(3)))
     assert told == "before the convolution it has no kernel for avg_pool(3)"
 

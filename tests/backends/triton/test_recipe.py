@@ -11,7 +11,6 @@ from transfuse.backends import triton as backend
 from transfuse.backends.triton import _fused, lower
 from transfuse.backends.triton.config import heuristic
 from transfuse.backends.triton.draft import Draft, Gpu, five, three
-from transfuse.backends.triton.launch import Epoch
 from transfuse.backends.triton.launches import hopper
 from transfuse.backends.triton.recipe import Recipe
 from transfuse.chain import Chain
@@ -90,12 +89,11 @@ def test_launches_of_the_operators(slug: str, names: str, capability: int) -> No
         ("n2 ci64 co64 i9x9 k3 s1 fp16 cuda", True),
     ],
 )
-def test_hopper_leaves_tiles_only_to_a_launch_that_comes(line: str, careful: bool) -> None:
+def test_a_careful_launch_follows_hopper_where_weights_meet_zeros(line: str, careful: bool) -> None:
     problem = Problem.parse(line)
     found = recipe(Chain(conv_transpose(2)), problem, real=True)
     names = "prepare convolve_hopper" + " convolve" * careful
     assert kernels(found) == names
-    assert (Epoch in found.launches[1].arguments) == careful
 
 
 @pytest.mark.parametrize("arithmetic", ["tf32", "fp16", "bf16"])

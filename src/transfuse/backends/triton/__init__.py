@@ -18,6 +18,7 @@ from transfuse.backends.base import Verdict
 from transfuse.backends.triton import lower
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
+from transfuse.errors import Declined
 from transfuse.plan import Pass, Plan, fused
 from transfuse.problem import Problem
 
@@ -28,7 +29,7 @@ class Triton:
     differentiable = False
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:
-        return _verdict(chain, problem)
+        return _declined.get((chain, problem)) or _verdict(chain, problem)
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:
         return _copying(_fused(chain, problem))
@@ -58,8 +59,16 @@ class Triton:
             return out.copy_(self.run(chain, problem, x, weight, operands))
         found = _met.get((id(chain), id(problem)))
         plan = _meet(chain, problem) if found is None else found[2]
-        y: Tensor = _engine().run(chain, plan, x, weight, operands, out)
+        try:
+            y: Tensor = _engine().run(chain, plan, x, weight, operands, out)
+        except Declined as reason:
+            _declined[chain, problem] = Verdict(str(reason))
+            raise
         return y
+
+
+_declined: dict[tuple[Chain, Problem], Verdict] = {}
+"""Why calls cannot be served that only their compiled kernels told: rare, and kept for good."""
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
@@ -11,7 +11,7 @@ from torch import Tensor
 from transfuse.backends.triton import config as tiling
 from transfuse.backends.triton.copies import Five, InputCopy, WeightCopy
 from transfuse.backends.triton.lattice import Three
-from transfuse.backends.triton.launch import FLAG, All, Launch
+from transfuse.backends.triton.launch import UNREAD, All, Launch
 from transfuse.backends.triton.lower import Arguments, Pass, Program
 from transfuse.backends.triton.tile import After
 from transfuse.elements import ELEMENTS
@@ -19,7 +19,7 @@ from transfuse.problem import Problem, Shape
 from transfuse.stages.window import AvgPool, ExtremumPool, Window
 
 ACC = {"fp32": tl.float32, "fp16": tl.float32, "bf16": tl.float32, "fp64": tl.float64}
-X, WEIGHT, OUT, _, OPERANDS = range(5)
+X, WEIGHT, OUT, OPERANDS = range(4)
 """Tensors of a call by number; operands follow in the order of their names, then the scratch."""
 
 
@@ -59,6 +59,19 @@ class Partials:
     run: int
 
 
+class Copies(NamedTuple):
+    """The numbers of the copies of input and weights, and of what was found in these.
+
+    ``wild`` are 32-bit integers: whether weights were not finite, as the careful launch sums it up,
+    then the answers of the ``copied`` programs that copied weights.
+    """
+
+    rows: int
+    packed: int
+    wild: int
+    copied: int
+
+
 class Draft:
     """What launches are written from, and what was written; each of ``launches/`` adds its own."""
 
@@ -80,7 +93,7 @@ class Draft:
         self.bytes = 0
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
-        self.copies: dict[InputCopy | WeightCopy, int] = {}
+        self.copies: dict[tuple[InputCopy, WeightCopy], Copies] = {}
         self.acc = ACC[core.dtype]
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
 
@@ -132,7 +145,7 @@ class Draft:
         """Memory for the partials of a pass, so many of each tile; none where it gathers none."""
         at = gathered(each)
         if at is None:
-            return Partials(FLAG, 0, tiles, 0)
+            return Partials(UNREAD, 0, tiles, 0)
         statistic = self.program.statistics[at]
         counted = tiles if statistic.over_batch else tiles // self.core.batch
         plane = tiles * parts * statistic.channels

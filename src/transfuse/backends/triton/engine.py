@@ -64,7 +64,7 @@ def run(
         ready = _ready[key] = prepare(chain, plan, x, weight, named, out)
     if out is None:
         out = torch.empty_strided(ready.shape, ready.strides, dtype=x.dtype, device=device)
-    follow(ready.recipe, [x, weight, out, _flag(device), *flat])
+    follow(ready.recipe, [x, weight, out, *flat])
     write(operands, moved)
     return out
 
@@ -89,7 +89,7 @@ def _unaligned(tensors: Iterable[Tensor]) -> int:
 
 
 def follow(recipe: Recipe, tensors: list[Tensor]) -> None:
-    """Run a recipe on x, weight, out, flag and operands, on their device."""
+    """Run a recipe on x, weight, out and operands, on their device."""
     index = tensors[0].get_device()  # below zero: no GPU
     if index < 0 or torch._C._cuda_getDevice() == index:
         recipe(tensors)
@@ -100,7 +100,7 @@ def follow(recipe: Recipe, tensors: list[Tensor]) -> None:
 
 def given(x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor) -> list[Tensor]:
     """The tensors of a call, as a recipe takes them."""
-    return [x, weight, out, _flag(x.device), *map(_flat, operands.values())]
+    return [x, weight, out, *map(_flat, operands.values())]
 
 
 def prepare(
@@ -179,12 +179,6 @@ def _flat(operand: Tensor) -> Tensor:
     if side_by_side and not operand.is_neg():
         return operand
     return operand.reshape(-1).contiguous().resolve_neg()
-
-
-@lru_cache(maxsize=64)
-def _flag(device: torch.device) -> Tensor:
-    """Raised to the number of a call whose weights hold NaN or Inf."""
-    return torch.zeros(1, dtype=torch.int64, device=device)
 
 
 @lru_cache(maxsize=64)

@@ -21,7 +21,7 @@ from torch import Tensor
 from triton import knobs
 
 from transfuse.backends.triton import driver
-from transfuse.backends.triton.launch import FLAG, All, At, Boxes, Epoch, Launch
+from transfuse.backends.triton.launch import UNREAD, All, At, Boxes, Launch
 from transfuse.backends.triton.versions import parameters
 
 PLACES = 32
@@ -72,7 +72,7 @@ def values(launch: Launch, memory: Sequence[int]) -> Iterator[Any]:
 
     def flat(kind: Any, value: Any) -> Iterator[Any]:
         if isinstance(value, All):
-            value = tuple(At(number) for number in value.numbers) or (At(FLAG),)
+            value = tuple(At(number) for number in value.numbers) or (At(UNREAD),)
         if isinstance(kind, tuple):
             for each in zip(kind, value, strict=True):
                 yield from flat(*each)
@@ -118,13 +118,12 @@ def number(value: Any, size: int) -> bytes:
 class Layout:
     """Where everything lies in a frame, from its start: first what every launch may read.
 
-    That is the addresses of the tensors given, the number of the call, the addresses of scratch
-    memory, and a null; then numbers, maps, each launch's pointers to its parameters, and what it
-    tells the driver beside them.
+    That is the addresses of the tensors given, those of scratch memory, and a null; then numbers,
+    maps, each launch's pointers to its parameters, and what it tells the driver beside them.
     """
 
     def __init__(self, launches: Sequence[Launch], given: int, memory: Sequence[int]) -> None:
-        self.given, self.null = given, WORD * (len(memory) + 1)
+        self.given, self.null = given, WORD * len(memory)
         self.content = bytearray(self.null + WORD)
         self.maps: list[tuple[int, Map]] = []
         self.launches = [(each, *self._lay(each, memory)) for each in launches]
@@ -142,14 +141,12 @@ class Layout:
 
     def _start(self, value: Any, size: int) -> int:
         """Where a parameter lies."""
-        if value is Epoch and size in (4, 8):
-            return WORD * self.given
         if isinstance(value, Map) and size == MAP and value.boxes.number >= self.given:
             at = self._place(bytes(MAP), MAP)
             self.maps.append((at, value))
             return at
         if isinstance(value, At) and size == WORD:
-            return WORD * (value.number + (value.number >= self.given))
+            return WORD * value.number
         if value is None and size == WORD:
             return self.null
         return self._place(number(value, size))
@@ -173,7 +170,7 @@ class Frame:
         self.view[: len(layout.content)] = layout.content
         scratch = memory[layout.given :]
         words = Struct(f"{len(scratch)}Q")
-        words.pack_into(self.view, WORD * (layout.given + 1), *scratch)
+        words.pack_into(self.view, WORD * layout.given, *scratch)
         for at, each in layout.maps:
             self.view[at : at + MAP] = each.encoded(memory)
         self.calls: list[Callable[[], int]] = []
@@ -200,7 +197,7 @@ class Frames:
     ) -> None:
         """Launches on tensors at ``given``, and scratch memory so far from ``base``."""
         self.launches, self.scratch = launches, scratch
-        self.pack = Struct(f"{len(given) + 1}Q").pack_into
+        self.pack = Struct(f"{len(given)}Q").pack_into
         self.layout = Layout(launches, len(given), self._memory(given, base))
         self.free: dict[tuple[int, int], list[Frame]] = {}
 
@@ -216,17 +213,17 @@ class Frames:
             return None
         return frames
 
-    def __call__(self, given: Sequence[int], epoch: int, base: int, stream: int) -> None:
+    def __call__(self, given: Sequence[int], base: int, stream: int) -> None:
         """Make all launches of a call on a stream."""
         try:
             frame = self.free[base, stream].pop()
         except (KeyError, IndexError):
             frame = self._frame(given, base, stream)
-        self.pack(frame.view, 0, *given, epoch)
+        self.pack(frame.view, 0, *given)
         for call in frame.calls:
             code = call()
             if code:
-                self._again(code, frame.calls.index(call), given, epoch, base, stream)
+                self._again(code, frame.calls.index(call), given, base, stream)
         frame.home.append(frame)
 
     def _frame(self, given: Sequence[int], base: int, stream: int) -> Frame:
@@ -235,14 +232,12 @@ class Frames:
         home = self.free.setdefault((base, stream), [])
         return Frame(self.layout, self._memory(given, base), stream, home)
 
-    def _again(
-        self, code: int, at: int, given: Sequence[int], epoch: int, base: int, stream: int
-    ) -> None:
+    def _again(self, code: int, at: int, given: Sequence[int], base: int, stream: int) -> None:
         """A launch that failed: once more where it is the thread's first, and finds no context."""
         launch = self.launches[at]
         if code != driver.INVALID_CONTEXT:
             raise driver.error(code, f"launching {launch.kernel.__name__}")
-        launch.again(self._memory(given, base), epoch, stream)  # Triton makes one current
+        launch.again(self._memory(given, base), stream)  # Triton makes one current
 
     def _memory(self, given: Sequence[int], base: int) -> list[int]:
         return [*given, *(base + each for each in self.scratch)]

@@ -13,17 +13,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from transfuse.backends.triton.faults import spills_over
 from transfuse.backends.triton.versions import FUSING, mend_interpreter
+from transfuse.errors import Declined
 
-FLAG = 3
-"""The number of a tensor that is always there."""
+UNREAD = 0
+"""The number of a tensor that is always there, for a parameter that is not looked at."""
 
-
-class Epoch:
-    """The number of the call."""
-
-
-NEVER = 2**62
-"""The number of no call: no flag is raised so far."""
+NO_MORE = 0
+"""More rounds of a loop that has one: a number that no compiler is to know (``kernels/hopper.py``).
+"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class All:
     numbers: tuple[int, ...]
 
     def of(self, memory: Sequence[Any]) -> Any:
-        return tuple([memory[number] for number in self.numbers]) or (memory[FLAG],)
+        return tuple([memory[number] for number in self.numbers]) or (memory[UNREAD],)
 
 
 @dataclass(frozen=True)
@@ -95,8 +92,8 @@ class Boxes:
 class Launch:
     """A kernel with its arguments; those that differ from call to call are filled in.
 
-    The first launch compiles, from tensors. Later ones take addresses: Triton's own look at its
-    arguments would cost more than all else.
+    It is compiled and launched first with tensors. Later launches take addresses: Triton's own look
+    at its arguments would cost more than all else.
     """
 
     kernel: Any
@@ -112,32 +109,34 @@ class Launch:
             for at, each in enumerate(self.arguments)
             if isinstance(each, At | All | Boxes)
         ]
-        self.epochs = [at for at, each in enumerate(self.arguments) if each is Epoch]
 
-    def first(self, tensors: Sequence[Tensor], epoch: int) -> None:
-        grid, arguments = (self.programs, 1, 1), self._filled(tensors, epoch)
+    def compile(self, tensors: Sequence[Tensor]) -> None:
+        """Compile, and run nothing; ``Declined`` where the code is known to be wrong."""
+        if knobs.runtime.interpret:
+            return
+        grid, options = (self.programs, 1, 1), FUSING | self.options
+        self.compiled = self.kernel.run(*self._filled(tensors), grid=grid, warmup=True, **options)
+        if spills_over(self.compiled.asm["ptx"]):
+            raise Declined(
+                f"Triton {triton.__version__} makes wrong code of {self.kernel.__name__}: two "
+                "shifts packed into one, where the lower may spill over"
+            )
+
+    def first(self, tensors: Sequence[Tensor]) -> None:
+        grid, arguments = (self.programs, 1, 1), self._filled(tensors)
         if knobs.runtime.interpret:
             mend_interpreter()
             self.kernel[grid](*arguments, **self.options)
-            return
-        options = FUSING | self.options
-        self.compiled = self.kernel.run(*arguments, grid=grid, warmup=True, **options)
-        if spills_over(self.compiled.asm["ptx"]):
-            raise RuntimeError(
-                f"Triton {triton.__version__} would compile {self.kernel.__name__} wrongly for "
-                f"{self.arguments}; nothing was run, backend='eager' serves instead"
-            )
-        self.compiled[grid](*arguments)
+        else:
+            self.compiled[grid](*arguments)
 
-    def again(self, addresses: Sequence[int], epoch: int, stream: int) -> None:
+    def again(self, addresses: Sequence[int], stream: int) -> None:
         if self.run is None:
             self.run = self.compiled[(self.programs, 1, 1)]
-        self.run(*self._filled(addresses, epoch), stream=stream)
+        self.run(*self._filled(addresses), stream=stream)
 
-    def _filled(self, memory: Sequence[Any], epoch: int) -> list[Any]:
+    def _filled(self, memory: Sequence[Any]) -> list[Any]:
         arguments = self.arguments.copy()
         for at, each in self.open:
             arguments[at] = each.of(memory)
-        for at in self.epochs:
-            arguments[at] = epoch
         return arguments

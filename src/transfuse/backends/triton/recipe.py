@@ -1,7 +1,6 @@
 """A program as launches made ready once: what is left for a call is memory and addresses."""
 
 from collections.abc import Callable
-from itertools import count
 
 import torch
 from torch import Tensor
@@ -9,13 +8,17 @@ from torch import Tensor
 from transfuse.backends.triton import config as tiling
 from transfuse.backends.triton.draft import OUT, Draft, Place, X, apart, gathered, kind_of
 from transfuse.backends.triton.frame import Frames, watched
-from transfuse.backends.triton.launch import FLAG
-from transfuse.backends.triton.launches import convolve, finish, hopper, hopper_window, statistics
+from transfuse.backends.triton.launch import UNREAD
+from transfuse.backends.triton.launches import (
+    convolve,
+    finish,
+    hopper,
+    hopper_window,
+    prepare,
+    statistics,
+)
 from transfuse.backends.triton.lower import Pass
 from transfuse.backends.triton.tile import Tile
-
-_epochs = count(2**32)
-"""The calls, by number. Triton takes numbers from here on as 64 bits: no call is one too many."""
 
 
 class Recipe:
@@ -29,28 +32,29 @@ class Recipe:
         self.frames: Frames | None = None
 
     def __call__(self, tensors: list[Tensor]) -> None:
-        """Run on x, weight, out, flag and the operands."""
+        """Run on x, weight, out and the operands."""
         scratch = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
-        epoch = next(_epochs)
         if not self.ready:
-            self._first(tensors, scratch, epoch)
+            self._first(tensors, scratch)
             return
         given, base = [tensor.data_ptr() for tensor in tensors], scratch.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         if self.frames is not None and not watched():
-            self.frames(given, epoch, base, stream)
+            self.frames(given, base, stream)
             return
         memory = [*given, *(base + at for at, _, _ in self.scratch)]
         for launch in self.launches:
-            launch.again(memory, epoch, stream)
+            launch.again(memory, stream)
 
-    def _first(self, tensors: list[Tensor], scratch: Tensor, epoch: int) -> None:
+    def _first(self, tensors: list[Tensor], scratch: Tensor) -> None:
         """The first call compiles, from tensors; later ones need no more than addresses."""
         memory = list(tensors)
         for at, size, dtype in self.scratch:
             memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
+        for launch in self.launches:  # all of them before one runs: none may be known to be wrong
+            launch.compile(memory)
         for launch in self.launches:
-            launch.first(memory, epoch)
+            launch.first(memory)
         if self.device.type == "cuda":
             given, offsets = [t.data_ptr() for t in tensors], [at for at, _, _ in self.scratch]
             self.frames = Frames.of(self.launches, given, offsets, scratch.data_ptr())
@@ -98,6 +102,7 @@ def _tiles(draft: Draft, each: Pass, out: Place, config: tiling.Config) -> str:
     shape = draft.shape(each)
     fast = hopper.add(draft, each, out, shape)
     engine = "portable" if fast is None else "hopper"
+    wild = None
     if fast is None:
         tile = Tile.of(shape, config, kind_of(each.window))
         again = shape.lattice.leaves and not tile.depthwise
@@ -106,11 +111,12 @@ def _tiles(draft: Draft, each: Pass, out: Place, config: tiling.Config) -> str:
         config, tile = hopper.rows(draft, shape)
         again = hopper.leaves(shape, tile)
         careful = fast
-        if again and fast.partials != FLAG:
+        if again and fast.partials != UNREAD:
             careful = convolve.gather(draft, each, shape, config, tile)
+            wild = prepare.add(draft, shape.lattice, tile).wild
     if again:
         convolve.add(draft, each, out, shape, config, tile, careful=True, gathered=careful)
     statistic = gathered(each)
     if statistic is not None:
-        statistics.add(draft, statistic, fast, careful)
+        statistics.add(draft, statistic, fast, careful, wild)
     return engine

@@ -214,9 +214,25 @@ def result_places(tile, p, batch, cd, ch, cw, T: tl.constexpr, JOINED: tl.conste
     return n, yd, yh, yw, there
 
 
-@triton.jit(do_not_specialize=["epoch"])
+@triton.jit
+def not_finite(wild, copied):
+    """Whether one of the ``copied`` programs that copied weights met NaN or Inf; for ``merge``, it
+    is put before their answers.
+    """
+    BLOCK: tl.constexpr = 1024
+    at = tl.arange(0, BLOCK)
+    found = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, copied, BLOCK):
+        found |= tl.load(wild + 1 + start + at, mask=start + at < copied, other=0)
+    met = tl.max(found, 0)
+    if tl.program_id(0) == 0:
+        tl.store(wild, met)
+    return met > 0
+
+
+@triton.jit
 def convolve(
-    x, w, rows, packed, out, table, flag, epoch, batch, tensors, numbers, partials, plane, tiles,
+    x, w, rows, packed, out, table, wild, copied, batch, tensors, numbers, partials, plane, tiles,
     programs, T: tl.constexpr, A: tl.constexpr, ACC: tl.constexpr, DOT: tl.constexpr,
     CAREFUL: tl.constexpr,
 ):  # fmt: skip
@@ -232,7 +248,7 @@ def convolve(
     LATE: tl.constexpr = A.late
     AFTER: tl.constexpr = A.after
     if CAREFUL:
-        if tl.load(flag) < epoch:
+        if not not_finite(wild, copied):
             return
     for program in range(tl.program_id(0), programs, tl.num_programs(0)):
         block = program % T.channel_blocks

@@ -5,6 +5,9 @@ one block of channels. Each tap is a view of the strip from another row on: the 
 rows from any start, also one that is no multiple of the swizzle. Strips and weights come through
 two rings; programs stay and walk over tiles, so that copies run ahead into the next tile while
 the last one is finished and stored (``hopper_store.py``).
+
+Bodies of inner loops are functions of their own: Triton's front end goes through the body of a loop
+twice, so through that of five loops 32 times, but through a function once.
 """
 
 from triton.experimental import gluon
@@ -86,12 +89,32 @@ def view(ring, row, ROWS: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr)
 
 
 @gluon.jit
+def feed_strip(
+    x, halo, strips, full, empty, step, row, k, C: gl.constexpr, SWIZZLED: gl.constexpr
+):  # fmt: skip
+    """One strip from ``row`` on, of the ``k``-th block of channels, once its slot is empty."""
+    BOXES: gl.constexpr = C.tile // C.box
+    slot = step % C.x_stages
+    mbarrier.wait(empty.index(slot), ((step // C.x_stages) & 1) ^ 1)
+    bar = full.index(slot)
+    mbarrier.expect(bar, C.strip * C.depth * C.itemsize)
+    at = slot * C.strip
+    for i in gl.static_range(BOXES):
+        target = view(strips, at + i * C.box, C.box, C, SWIZZLED)
+        place = [row + i * C.box, k * C.depth]
+        async_load(x, place, bar, target)
+    if C.halo > 0:
+        target = view(strips, at + C.tile, C.halo, C, SWIZZLED)
+        place = [row + C.tile, k * C.depth]
+        async_load(halo, place, bar, target)
+
+
+@gluon.jit
 def feed_strips(
     x, halo, strips, full, empty, tiles, G: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr
 ):
     """Rows of input for all width taps at once; what lies outside the copy reads as zero."""
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
-    BOXES: gl.constexpr = C.tile // C.box
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         block, cd, ch, _ = locate(tile, G, C)
@@ -102,20 +125,23 @@ def feed_strips(
             line = (fd - tap // nh * G.step[0]) * G.extent[1] + fh - tap % nh * G.step[1]
             row = start + line * G.extent[2]
             for k in range(BLOCKS):
-                slot = step % C.x_stages
-                mbarrier.wait(empty.index(slot), ((step // C.x_stages) & 1) ^ 1)
-                bar = full.index(slot)
-                mbarrier.expect(bar, C.strip * C.depth * C.itemsize)
-                at = slot * C.strip
-                for i in gl.static_range(BOXES):
-                    target = view(strips, at + i * C.box, C.box, C, SWIZZLED)
-                    place = [row + i * C.box, k * C.depth]
-                    async_load(x, place, bar, target)
-                if C.halo > 0:
-                    target = view(strips, at + C.tile, C.halo, C, SWIZZLED)
-                    place = [row + C.tile, k * C.depth]
-                    async_load(halo, place, bar, target)
+                feed_strip(x, halo, strips, full, empty, step, row, k, C, SWIZZLED)
                 step += 1
+
+
+@gluon.jit
+def feed_taps(w, weights, full, empty, step, first, line, k, G: gl.constexpr, C: gl.constexpr):
+    """Weights of all width taps for one strip, each once its slot is empty; the step after them."""
+    TAPS: gl.constexpr = len(G.taps)
+    for i in gl.static_range(TAPS):
+        slot = step % C.w_stages
+        mbarrier.wait(empty.index(slot), ((step // C.w_stages) & 1) ^ 1)
+        bar = full.index(slot)
+        mbarrier.expect(bar, C.channels * C.depth * C.itemsize)
+        column = (line + G.taps[i][2]) * G.kept + k * C.depth
+        async_load(w, [first, column], bar, weights.index(slot))
+        step += 1
+    return step
 
 
 @gluon.jit
@@ -125,7 +151,6 @@ def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexp
     The last block may reach into the next slot: the strip is zero there.
     """
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
-    TAPS: gl.constexpr = len(G.taps)
     if C.hold:  # those of the first tile serve all
         tiles = gl.minimum(tiles, gl.program_id(0) + 1)
     step = 0
@@ -136,14 +161,7 @@ def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexp
         for tap in range(nd * nh):
             line = ((sd + tap // nh) * G.slots[1] + sh + tap % nh) * G.slots[2]
             for k in range(BLOCKS):
-                for i in gl.static_range(TAPS):
-                    slot = step % C.w_stages
-                    mbarrier.wait(empty.index(slot), ((step // C.w_stages) & 1) ^ 1)
-                    bar = full.index(slot)
-                    mbarrier.expect(bar, C.channels * C.depth * C.itemsize)
-                    column = (line + G.taps[i][2]) * G.kept + k * C.depth
-                    async_load(w, [first, column], bar, weights.index(slot))
-                    step += 1
+                step = feed_taps(w, weights, full, empty, step, first, line, k, G, C)
 
 
 @gluon.constexpr_function
@@ -165,14 +183,52 @@ def multiply(rows, slot, acc, C: gl.constexpr):
 
 
 @gluon.jit
+def multiply_strip(
+    even, odd, rings, strip, step, begun, s,
+    CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr,
+):  # fmt: skip
+    """The sums after all width taps of one strip, the last still in flight; the step after them.
+
+    ``s`` strips and the steps from ``begun`` on were this tile's before.
+    """
+    TAPS: gl.constexpr = len(G.taps)
+    strips, weights, x_full, x_empty, w_full, w_empty, _bias = rings
+    x_slot = strip % C.x_stages
+    mbarrier.wait(x_full.index(x_slot), (strip // C.x_stages) & 1)
+    first = x_slot * C.strip + CONSUMER * C.positions
+    for i in gl.static_range(TAPS):
+        if C.hold:
+            w_slot = step - begun
+        else:
+            w_slot = step % C.w_stages
+            mbarrier.wait(w_full.index(w_slot), (step // C.w_stages) & 1)
+        rows = view(strips, first + G.taps[i][1], C.positions, C, SWIZZLED)
+        if G.taps[i][0] == 0:
+            even = multiply(rows, weights.index(w_slot), even, C)
+        else:
+            odd = multiply(rows, weights.index(w_slot), odd, C)
+        if G.joined == 2:
+            even, odd = warpgroup_mma_wait(flying(i, G, C), deps=[even, odd])
+        else:
+            even = warpgroup_mma_wait(flying(i, G, C), deps=[even])
+        if not C.hold:
+            last = (step + C.w_stages - 1) % C.w_stages
+            mbarrier.arrive(w_empty.index(last), pred=step > begun)
+        if i == 0:
+            last = (strip + C.x_stages - 1) % C.x_stages
+            mbarrier.arrive(x_empty.index(last), pred=s > 0)
+        step += 1
+    return even, odd, step
+
+
+@gluon.jit
 def consume(
     rings, rest, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
     SWIZZLED: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
     """One consumer: its half of every tile, multiplied, finished and stored."""
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
-    TAPS: gl.constexpr = len(G.taps)
-    strips, weights, x_full, x_empty, w_full, w_empty, bias = rings
+    _strips, _weights, _x_full, x_empty, w_full, w_empty, bias = rings
     tiles = rest[2]
     more = rest[8]
     if C.axis == 0:
@@ -206,31 +262,9 @@ def consume(
         rounds = gl.to_tensor(1)
         while rounds > 0:
             for s in range(nd * nh * BLOCKS):
-                x_slot = strip % C.x_stages
-                mbarrier.wait(x_full.index(x_slot), (strip // C.x_stages) & 1)
-                first = x_slot * C.strip + CONSUMER * C.positions
-                for i in gl.static_range(TAPS):
-                    if C.hold:
-                        w_slot = step - begun
-                    else:
-                        w_slot = step % C.w_stages
-                        mbarrier.wait(w_full.index(w_slot), (step // C.w_stages) & 1)
-                    rows = view(strips, first + G.taps[i][1], C.positions, C, SWIZZLED)
-                    if G.taps[i][0] == 0:
-                        even = multiply(rows, weights.index(w_slot), even, C)
-                    else:
-                        odd = multiply(rows, weights.index(w_slot), odd, C)
-                    if G.joined == 2:
-                        even, odd = warpgroup_mma_wait(flying(i, G, C), deps=[even, odd])
-                    else:
-                        even = warpgroup_mma_wait(flying(i, G, C), deps=[even])
-                    if not C.hold:
-                        last = (step + C.w_stages - 1) % C.w_stages
-                        mbarrier.arrive(w_empty.index(last), pred=step > begun)
-                    if i == 0:
-                        last = (strip + C.x_stages - 1) % C.x_stages
-                        mbarrier.arrive(x_empty.index(last), pred=s > 0)
-                    step += 1
+                even, odd, step = multiply_strip(
+                    even, odd, rings, strip, step, begun, s, CONSUMER, G, C, SWIZZLED
+                )
                 strip += 1
             if G.joined == 2:
                 even, odd = warpgroup_mma_wait(0, deps=[even, odd])
@@ -284,20 +318,19 @@ def interleave(even, odd, C: gl.constexpr):
         return gl.reshape(gl.permute(both, [0, 2, 1]), [2 * C.positions, C.channels])
 
 
-@gluon.jit(do_not_specialize=["epoch"])
+@gluon.jit(do_not_specialize=["more"])
 def convolve_hopper(
-    x, halo, w, out, flag, epoch, batch, tiles, tensors, numbers, partials, plane, counted,
+    x, halo, w, out, more, batch, tiles, tensors, numbers, partials, plane, counted,
     G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """``x``, ``halo``, ``w`` are tensor descriptors of the rows (two box sizes) and the weights.
 
-    Weights that are not finite are left to the kernel that tells taps outside the input apart:
-    this one then has no tiles.
+    ``more`` is 0: see ``consume``. Weights that are not finite meet the zeros around the input
+    here; where they are, the careful launch of ``convolve`` writes every result once more.
     """
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(C.swizzle, C.itemsize * 8, 2)
     WIDE: gl.constexpr = C.positions if C.axis == 0 else C.channels
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 32 // C.itemsize])
-    tiles = gl.where(gl.load(flag) >= epoch, 0, tiles)
     # A row is indexed by its own: the strip's views start anywhere.
     strips = gl.allocate_shared_memory(x.dtype, [C.x_stages * C.strip, 1, C.depth], SWIZZLED)
     weights = gl.allocate_shared_memory(x.dtype, [C.w_stages, C.channels, C.depth], SWIZZLED)
@@ -319,7 +352,6 @@ def convolve_hopper(
         bias = bias_as_product(x, tensors, G, C, A)
     fence_async_shared()
     rings = (strips, weights, x_full, x_empty, w_full, w_empty, bias)
-    more = gl.minimum(epoch, 1).to(gl.int32) - 1  # always 0
     rest = (out, batch, tiles, tensors, numbers, partials, plane, counted, more)
     if C.consumers == 2:
         gl.warp_specialize(

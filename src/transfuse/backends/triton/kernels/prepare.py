@@ -107,11 +107,12 @@ def sources(
 
 
 @triton.jit
-def copy_weights(program, weight, packed, slot_of_tap, flag, epoch, W: tl.constexpr):
-    """``packed[g*rows + co, slot*kept + ci]``; NaN or Inf among them raises ``flag`` to ``epoch``.
+def copy_weights(program, weight, packed, slot_of_tap, wild, W: tl.constexpr):
+    """``packed[g*rows + co, slot*kept + ci]``; ``wild[1 + program]``: NaN or Inf among them?
 
-    A later call has a larger epoch, so nothing has to lower the flag again.
+    Every program answers in every call, so nothing has to be set to zero before.
     """
+    answer = wild + 1 + program
     ci = program % W.channel_blocks * W.block_c + tl.arange(0, W.block_c)
     program = program // W.channel_blocks
     tap = program % W.tap_blocks * W.block_t + tl.arange(0, W.block_t)
@@ -126,9 +127,7 @@ def copy_weights(program, weight, packed, slot_of_tap, flag, epoch, W: tl.conste
     source = weight + co.to(tl.int64) * W.strides[1] + source[None, :] + place[:, None]
     v = tl.load(source, mask=real, other=0.0)
     wide = v if v.dtype == tl.float64 else v.to(tl.float32)  # the interpreter cannot take off bf16
-    wild = tl.where(wide - wide == 0, 0, 1)
-    if tl.max(tl.max(wild, 1), 0) > 0:
-        tl.atomic_max(flag, epoch)
+    tl.store(answer, tl.max(tl.max(tl.where(wide - wide == 0, 0, 1), 1), 0))
     if W.tf32:
         v = nearest_tf32(v)
     slot = tl.load(slot_of_tap + tap, mask=known, other=0)
@@ -137,14 +136,14 @@ def copy_weights(program, weight, packed, slot_of_tap, flag, epoch, W: tl.conste
     tl.store(target, v, mask=known[:, None] & (ci < W.kept)[None, :])
 
 
-@triton.jit(do_not_specialize=["epoch", "block"])
+@triton.jit(do_not_specialize=["block"])
 def prepare(
-    x, rows, weight, packed, slot_of_tap, flag, epoch, batch, block, tensors, numbers,
+    x, rows, weight, packed, slot_of_tap, wild, batch, block, tensors, numbers,
     C: tl.constexpr, W: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """The first programs take weights, the others input."""
     program = tl.program_id(0)
     if program < W.programs:
-        copy_weights(program, weight, packed, slot_of_tap, flag, epoch, W)
+        copy_weights(program, weight, packed, slot_of_tap, wild, W)
     else:
         copy_input(program - W.programs, x, rows, batch, block, tensors, numbers, C, ACC)

@@ -103,23 +103,24 @@ def move(to, found, numbers):
 
 
 # One partial is as good a number as any: as a constant it could not become the other launch's.
-@triton.jit(do_not_specialize=["epoch", "run", "plane", "careful_run", "careful_plane"])
+@triton.jit(do_not_specialize=["run", "plane", "careful_run", "careful_plane"])
 def merge(
-    partials, run, plane, careful, careful_run, careful_plane, flag, epoch, first, second, numbers,
+    partials, run, plane, careful, careful_run, careful_plane, wild, first, second, numbers,
     running, KIND: tl.constexpr, BLOCK: tl.constexpr, MOVES: tl.constexpr,
 ):  # fmt: skip
     """Program (s): ``run`` partials from ``s * run`` on, as the two numbers that are applied.
 
     ``MOVES``: ``running`` mean and variance move towards these; the numbers after eps say how far.
 
-    Where weights were not finite, those of the careful launch.
+    Where weights were not finite, those of the careful launch, if there is one (``wild``).
     """
     program = tl.program_id(0)
     at = tl.arange(0, BLOCK)
-    if tl.load(flag) >= epoch:
-        partials = careful
-        run = careful_run
-        plane = careful_plane
+    if wild is not None:
+        if tl.load(wild) > 0:
+            partials = careful
+            run = careful_run
+            plane = careful_plane
     base = partials + program.to(tl.int64) * run
     total = nothing(tl.load(base + at, mask=at < 0, other=0.0), KIND)
     for start in range(0, run, BLOCK):

@@ -5,7 +5,7 @@ from typing import Any
 from transfuse.backends.triton import config as tiling
 from transfuse.backends.triton.draft import Draft, Partials, Place, numbers
 from transfuse.backends.triton.kernels.convolve import convolve
-from transfuse.backends.triton.launch import FLAG, At, Boxes, Epoch
+from transfuse.backends.triton.launch import At, Boxes
 from transfuse.backends.triton.launches import prepare
 from transfuse.backends.triton.lower import Arguments, Pass
 from transfuse.backends.triton.tile import Tile
@@ -32,7 +32,7 @@ def add(
 ) -> Partials:
     """All tiles; ``careful``, once more for weights that are not finite, else idle."""
     core, batch = draft.core, draft.core.batch
-    rows, packed = prepare.add(draft, shape.lattice, tile)
+    rows, packed, wild, copied = prepare.add(draft, shape.lattice, tile)
     arguments = Arguments()
     rest = draft.after(each, out, arguments, tile.ordered)
     if gathered is None:
@@ -46,8 +46,8 @@ def add(
     tiles = tiling.tiles(shape, config.form, config.box, tile.cross)
     programs = tiles * tile.of_tile * tile.channel_blocks
     given: list[Any] = [
-        x, w, At(rows), At(packed), At(out.number), draft.constant(shape.lattice.table), At(FLAG),
-        Epoch, batch, draft.tensors(arguments), numbers(arguments), At(gathered.partials),
+        x, w, At(rows), At(packed), At(out.number), draft.constant(shape.lattice.table), At(wild),
+        copied, batch, draft.tensors(arguments), numbers(arguments), At(gathered.partials),
         gathered.plane, gathered.tiles, programs, tile, rest, draft.acc, _dot(core), careful,
     ]  # fmt: skip
     if careful:

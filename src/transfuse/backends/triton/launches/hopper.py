@@ -6,7 +6,7 @@ from transfuse.backends.triton import config as tiling
 from transfuse.backends.triton import hopper
 from transfuse.backends.triton.draft import OUT, Draft, Partials, Place, numbers
 from transfuse.backends.triton.kernels.hopper import convolve_hopper
-from transfuse.backends.triton.launch import FLAG, NEVER, At, Boxes, Epoch
+from transfuse.backends.triton.launch import NO_MORE, At, Boxes
 from transfuse.backends.triton.launches import prepare
 from transfuse.backends.triton.lower import Arguments, Pass
 from transfuse.backends.triton.tile import After, Tile
@@ -23,7 +23,7 @@ def rows(draft: Draft, shape: tiling.Shape) -> tuple[tiling.Config, Tile]:
 
 
 def leaves(shape: tiling.Shape, tile: Tile) -> bool:
-    """Whether weights that are not finite may meet zeros here, and are left to another launch."""
+    """Whether weights that are not finite may meet zeros here, so that a careful launch follows."""
     # A block of channels may read on into the next tap's weights, and multiply by zero.
     reads_on = tile.slots > 1 and tile.kept % hopper.depth_of(tile.kept, shape.item) > 0
     return shape.lattice.leaves or reads_on
@@ -48,7 +48,7 @@ def add(draft: Draft, each: Pass, out: Place, shape: tiling.Shape) -> Partials |
     long = shape.channels * lattice.slots > LONG * lattice.classes
     if long and 2 * tiles < draft.gpu.multiprocessors:
         return None
-    copy, packed = prepare.add(draft, lattice, tile)
+    copy, packed, *_ = prepare.add(draft, lattice, tile)
     gathered = draft.gather(each, blocks, config.partials(geometry))
     arguments = Arguments()
     draft.after(each, out, arguments, geometry.ordered)  # its tensors and numbers
@@ -58,9 +58,8 @@ def add(draft: Draft, each: Pass, out: Place, shape: tiling.Shape) -> Partials |
         Boxes(copy, sizes, (config.box, config.depth), config.layout),
         Boxes(copy, sizes, (config.halo or config.box, config.depth), config.layout),
         Boxes(packed, weights, (config.channels, config.depth), config.layout),
-        At(out.number), At(FLAG), Epoch if leaves(shape, tile) else NEVER, core.batch, tiles,
-        draft.tensors(arguments), numbers(arguments), At(gathered.partials), gathered.plane,
-        gathered.tiles, geometry, config, rest,
+        At(out.number), NO_MORE, core.batch, tiles, draft.tensors(arguments), numbers(arguments),
+        At(gathered.partials), gathered.plane, gathered.tiles, geometry, config, rest,
     ]  # fmt: skip
     programs = config.programs(geometry, draft.gpu.multiprocessors)
     options = {"num_warps": 4} | ({"maxnreg": 128} if config.consumers == 1 else {})

@@ -4,7 +4,7 @@ from transfuse.backends.triton import config as tiling
 from transfuse.backends.triton import hopper, hopper_window
 from transfuse.backends.triton.draft import Draft, Place, apart, kind_of, numbers
 from transfuse.backends.triton.kernels.hopper_window import convolve_window
-from transfuse.backends.triton.launch import FLAG, NEVER, At, Boxes, Epoch
+from transfuse.backends.triton.launch import NO_MORE, At, Boxes
 from transfuse.backends.triton.launches import convolve, finish, prepare
 from transfuse.backends.triton.lower import Arguments, Pass
 from transfuse.backends.triton.tile import Tile
@@ -33,7 +33,7 @@ def add(draft: Draft, each: Pass, out: Place, between: bool) -> bool:
     alone, rest = apart(each, core.out_channels)
     shares = draft.between(alone.result, "batch", geometry.split)
     tile = Tile.of(shape, config, kind)
-    rows, packed = prepare.add(draft, lattice, tile)
+    rows, packed, *_ = prepare.add(draft, lattice, tile)
     layouts = [hopper.swizzled(rings.swizzle, draft.item, rank) for rank in (5, 2)]
     weights = tile.rows, tile.slots * tile.kept
     programs = geometry.tiles * geometry.split
@@ -42,8 +42,8 @@ def add(draft: Draft, each: Pass, out: Place, between: bool) -> bool:
     given = [
         Boxes(rows, prepare.sizes(tile, core.batch), (*geometry.box, depth), layouts[0]),
         Boxes(packed, weights, (geometry.padded, depth), layouts[1]),
-        At(shares.number), At(FLAG), Epoch if lattice.leaves else NEVER, core.batch, programs,
-        draft.tensors(arguments), numbers(arguments), geometry, rings, after,
+        At(shares.number), NO_MORE, core.batch, programs, draft.tensors(arguments),
+        numbers(arguments), geometry, rings, after,
     ]  # fmt: skip
     draft.add(convolve_window, min(multiprocessors, programs), given, num_warps=4)
     if lattice.leaves:

@@ -2,19 +2,21 @@
 
 from math import prod
 
+import torch
+
 from transfuse.backends.triton.copies import InputCopy, WeightCopy
-from transfuse.backends.triton.draft import WEIGHT, Draft, X, kind_of, numbers, three, wide
+from transfuse.backends.triton.draft import WEIGHT, Copies, Draft, X, kind_of, numbers, three, wide
 from transfuse.backends.triton.kernels.prepare import prepare
 from transfuse.backends.triton.lattice import Lattice
-from transfuse.backends.triton.launch import FLAG, At, Epoch
+from transfuse.backends.triton.launch import At
 from transfuse.backends.triton.lower import Arguments, Step
 from transfuse.backends.triton.tile import Tile
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Shape
 
 
-def add(draft: Draft, lattice: Lattice, tile: Tile) -> tuple[int, int]:
-    """The numbers of the copies of input and weights, made by now; the same ones only once."""
+def add(draft: Draft, lattice: Lattice, tile: Tile) -> Copies:
+    """The copies of input and weights, made by now; the same ones only once."""
     core, program = draft.core, draft.program
     arguments = Arguments()
     windows = ((1, 1, 0),) * core.rank
@@ -54,21 +56,22 @@ def add(draft: Draft, lattice: Lattice, tile: Tile) -> tuple[int, int]:
         rows=tile.rows,
         tf32=core.arithmetic == "tf32",
     )
-    if source in draft.copies and weights in draft.copies:
-        return draft.copies[source], draft.copies[weights]
+    if (source, weights) in draft.copies:
+        return draft.copies[source, weights]
     dtype = ELEMENTS[core.dtype].dtype
     rows = draft.memory(source.rows(core.batch) * source.channels, dtype)
     packed = draft.memory(weights.groups * weights.rows * weights.slots * weights.kept, dtype)
-    draft.copies |= {source: rows, weights: packed}
+    wild = draft.memory(1 + weights.programs, torch.int32)
+    made = draft.copies[source, weights] = Copies(rows, packed, wild, weights.programs)
     given = [
-        At(X), At(rows), At(WEIGHT), At(packed), draft.constant(lattice.slot_of_tap()), At(FLAG),
-        Epoch, core.batch, source.block_p, draft.tensors(arguments), numbers(arguments), source,
-        weights, draft.acc,
+        At(X), At(rows), At(WEIGHT), At(packed), draft.constant(lattice.slot_of_tap()), At(wild),
+        core.batch, source.block_p, draft.tensors(arguments), numbers(arguments), source, weights,
+        draft.acc,
     ]  # fmt: skip
     programs = weights.programs + source.programs(core.batch)
     # A pool reads much for what it writes: more warps wait for more of it at once.
     draft.add(prepare, programs, given, num_warps=8 if program.pool is not None else 4)
-    return rows, packed
+    return made
 
 
 def sizes(tile: Tile, batch: int) -> tuple[int, ...]:

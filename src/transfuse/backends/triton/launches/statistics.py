@@ -2,12 +2,12 @@
 
 from transfuse.backends.triton.draft import Draft, Partials
 from transfuse.backends.triton.kernels.statistics import merge
-from transfuse.backends.triton.launch import FLAG, All, At, Epoch
+from transfuse.backends.triton.launch import All, At
 from transfuse.backends.triton.lower import power, thirds
 
 
-def add(draft: Draft, at: int, fast: Partials, careful: Partials) -> None:
-    """A statistic by its number; of the careful launch, where weights were not finite."""
+def add(draft: Draft, at: int, fast: Partials, careful: Partials, wild: int | None = None) -> None:
+    """A statistic by its number; of the careful launch, where ``wild`` is there and not 0."""
     statistic = draft.program.statistics[at]
     run, careful_run = fast.run * statistic.size, careful.run * statistic.size
     count = fast.plane // run
@@ -21,8 +21,8 @@ def add(draft: Draft, at: int, fast: Partials, careful: Partials) -> None:
         running = tuple(draft.names[name] for name in statistic.running.names)
     given = [
         At(fast.partials), run, fast.plane, At(careful.partials), careful_run, careful.plane,
-        At(FLAG), Epoch, At(halves[0]), At(halves[1]), numbers, All(running), statistic.kind,
-        block, bool(running),
+        None if wild is None else At(wild), At(halves[0]), At(halves[1]), numbers, All(running),
+        statistic.kind, block, bool(running),
     ]  # fmt: skip
     draft.add(merge, count, given, num_warps=max(1, min(4, block // 64)))
     draft.statistics[at] = halves

@@ -1,0 +1,109 @@
+"""Jobs of ``test_not_finite.py``, as a script: calls whose launches are held back, as a CUDA graph
+holds them, and then made in another order or over again, in Triton's interpreter.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from child import changed, guarded, hasten, serve
+from torch import Tensor
+
+from transfuse.backends.triton import Triton, recipe
+from transfuse.backends.triton.launch import Launch
+from transfuse.backends.triton.launches import convolve, hopper
+from transfuse.chain import Chain
+from transfuse.problem import Problem
+
+Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
+FIRST, HOPPER = Launch.first, recipe.hopper.add
+
+
+def by_rows(draft: Any, each: Any, out: Any, shape: Any) -> Any:
+    """The portable kernel in the place of Hopper's own, which no interpreter runs.
+
+    What it gathers lies elsewhere than what the careful launch gathers, as Hopper's does.
+    """
+    return convolve.add(draft, each, out, shape, *hopper.rows(draft, shape))
+
+
+class Call:
+    """The launches of a call and its result."""
+
+    def __init__(self, chain: Chain, problem: Problem, tensors: Tensors) -> None:
+        self.launches: list[Callable[[], None]] = []
+        self.out = torch.full(chain.shapes(problem)[-1].dims, torch.nan, dtype=tensors[0].dtype)
+        Launch.first = lambda each, *given: self.launches.append(partial(FIRST, each, *given))  # type: ignore[method-assign]
+        try:
+            Triton().run(chain, problem, *tensors, self.out)
+        finally:
+            Launch.first = FIRST  # type: ignore[method-assign]
+
+    def replay(self) -> Tensor:
+        self.out.fill_(torch.nan)
+        for launch in self.launches:
+            launch()
+        return self.out.clone()
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def interleaved(
+    chain: Chain, problem: Problem, tensors: list[Tensors], orders: list[list[int]]
+) -> list[list[bool]]:
+    """For each order, which results are those of calls alone; an order names a call per launch."""
+    alone = [Call(chain, problem, each).replay() for each in tensors]
+    found = []
+    for order in orders:
+        calls = [Call(chain, problem, each) for each in tensors]
+        left = [iter(call.launches) for call in calls]
+        for which in order:
+            next(left[which])()
+        assert not any(list(each) for each in left), "launches were left over"
+        pairs = zip(calls, alone, strict=True)
+        found.append([same_bits(call.out, right) for call, right in pairs])
+    return found
+
+
+def replayed(chain: Chain, problem: Problem, tensors: Tensors, weights: list[Tensor]) -> list[bool]:
+    """Whether a call made over again on other weights gives the bits of a new call on them."""
+    x, weight, operands = tensors
+    call, found = Call(chain, problem, tensors), []
+    for each in weights:
+        weight.copy_(each)
+        right = Call(chain, problem, (x, each, operands)).replay()
+        found.append(same_bits(call.replay(), right))
+    return found
+
+
+def answers(chain: Chain, problem: Problem, tensors: Tensors) -> list[int]:
+    """The first word of what a call found in its weights, then how often each answer was given."""
+    call = Call(chain, problem, tensors)
+    call.replay()
+    prepare = call.launches[0]
+    (wild,) = (each for each in prepare.args[1] if each.dtype == torch.int32)
+    return [int(wild[0]), *(int((wild[1:] == answer).sum()) for answer in (0, 1)), len(wild) - 1]
+
+
+JOBS = {each.__name__: each for each in (interleaved, replayed, answers)}
+
+
+def work(do: str, stages: tuple[Any, ...], problem: Problem, rows: bool = False, **job: Any) -> Any:
+    recipe.hopper.add = by_rows if rows else HOPPER  # type: ignore[assignment]
+    with changed("store", None), guarded():
+        return JOBS[do](Chain(*stages), replace(problem, device="cuda:sm90"), **job)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "Conversion of an array with ndim > 0 to a scalar")
+    np.seterr(all="ignore")
+    torch.set_num_threads(1)
+    hasten()
+    serve(work)
