@@ -3,9 +3,18 @@
 Output ``o`` gathers input ``i`` through tap ``k`` where ``i * s = o + p - k * d``. All outputs
 with the same ``(o + p) mod s`` use the same taps, so an axis falls apart into ``s`` *phases*, each
 a dense stride-1 correlation with its own taps. No zero is ever multiplied.
+
+Numbers may be as large as torch takes them: nothing counts up to a stride, and only ``phases``,
+which lists them, up to a kernel.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+LARGEST = 2**31 - 1
+"""Of a stride, padding, dilation or window: torch's own kernels keep them in 32 bits."""
+MOST = 2**48
+"""Elements of a tensor: beyond any address space, and no offset in bytes leaves 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +63,47 @@ class Axis:
         The convolution's exact work along this axis: taps that fall off a border are not counted.
         """
         size = self.size if needed is None else needed
-        total = 0
-        for k in range(self.k):
-            shift = k * self.dilation - self.padding
-            first = max(0, -(shift // self.stride))  # least i with i*s + shift >= 0
-            last = min(self.n - 1, (size - 1 - shift) // self.stride)
-            total += max(0, last - first + 1)
-        return total
+        return self._below(self.padding + size) - self._below(self.padding)
+
+    def _below(self, end: int) -> int:
+        """How many pairs have ``i * s + k * d < end``."""
+        n = min(self.n, -(-end // self.stride))  # inputs with any such tap
+        # The first of them have all k taps; input i has (end - 1 - i * s) // d + 1 of them.
+        full = min(n, max(0, (end - 1 - (self.k - 1) * self.dilation) // self.stride + 1))
+        some = n - full
+        if some <= 0:
+            return full * self.k
+        least = end - 1 - (n - 1) * self.stride  # counted from the last input, so that they rise
+        return full * self.k + some + _floor_sum(some, self.dilation, self.stride, least)
 
 
 def pooled(n: int, kernel: int, stride: int, padding: int = 0) -> int:
     """Windows along an axis of ``n`` in floor mode: ``(n + 2p - k) // s + 1``, never below 0."""
     return max(0, (n + 2 * padding - kernel) // stride + 1)
+
+
+def _floor_sum(n: int, divisor: int, factor: int, term: int) -> int:
+    """The sum of ``(factor * i + term) // divisor`` over ``i < n``, in as many steps as digits."""
+    total = 0
+    while n > 0:
+        total += n * (n - 1) // 2 * (factor // divisor) + n * (term // divisor)
+        factor, term = factor % divisor, term % divisor
+        # What is left counts lattice points under a line; along the other axis it is less steep.
+        reach = factor * n + term
+        n, term, divisor, factor = reach // divisor, reach % divisor, factor, divisor
+        if not divisor:
+            break
+    return total
+
+
+def bounded(where: str, name: str, values: Sequence[int], most: int) -> None:
+    """Refuse what is beyond ``most``; exceptions are torch's, beyond 64 bits ValueError."""
+    for value in values:
+        if not -(2**63) <= value < 2**63:
+            raise ValueError(f"{where}: {name} must fit 64 bits, but got {name}={value}")
+    if any(value > most for value in values):
+        shown = values[0] if len(values) == 1 else list(values)
+        raise RuntimeError(f"{where}: {name} must be at most {most}, but got {name}={shown}")
 
 
 def per_axis(name: str, value: object, rank: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from transfuse import plain
-from transfuse.geometry import Axis
+from transfuse.geometry import LARGEST, MOST, Axis, bounded
 
 DTYPES = ("fp32", "fp64", "fp16", "bf16")
 LAYOUTS = ("contiguous", "channels_last", "strided")
@@ -97,17 +97,27 @@ class Problem:
         return (self.in_channels, self.out_channels // self.groups, *self.kernel)
 
     def output(self) -> Shape:
-        """The convolution's output; raises where it would be empty."""
+        """The convolution's output; raises where it would be empty, or beyond any memory."""
+        conv = f"conv_transpose{self.rank}d"
         for name, axis in zip(AXES[self.rank], self.axes, strict=True):
             if axis.size < 1:
                 most = (axis.size + 2 * axis.padding - 1) // 2
                 raise RuntimeError(
-                    f"conv_transpose{self.rank}d would give an empty output: {name} "
+                    f"{conv} would give an empty output: {name} "
                     f"({axis.n}-1)*{axis.stride} - 2*{axis.padding} + "
                     f"{axis.dilation}*({axis.k}-1) + {axis.output_padding} + 1 = {axis.size}; "
                     f"padding may be at most {most} here"
                 )
-        return Shape(self.batch, self.out_channels, tuple(axis.size for axis in self.axes))
+        found = Shape(self.batch, self.out_channels, tuple(axis.size for axis in self.axes))
+        expect_addressable(f"{conv}: input", self.input.dims)
+        expect_addressable(f"{conv}: weight", self.weight)
+        expect_addressable(f"{conv}: output", found.dims)
+        if prod(self.kernel) > LARGEST:
+            raise RuntimeError(
+                f"{conv}: kernel of shape {list(self.kernel)} has {prod(self.kernel)} taps, "
+                f"more than {LARGEST} (2^31 - 1)"
+            )
+        return found
 
     def at(self, spatial: tuple[int, ...]) -> "Problem":
         """The same problem on an input of another size."""
@@ -189,6 +199,16 @@ class Problem:
         )
 
 
+def expect_addressable(name: str, dims: tuple[int, ...]) -> None:
+    """Refuse a tensor of more elements than memory can hold; a size of 0 hides nothing."""
+    elements = prod(max(1, size) for size in dims)
+    if elements > MOST:
+        raise RuntimeError(
+            f"{name} of shape {list(dims)} needs {elements} elements, more than the {MOST} (2^48) "
+            "that a tensor may have"
+        )
+
+
 def arithmetics(device: str) -> tuple[str, ...]:
     """The arithmetics of a device by name: the element types, and on CUDA ``tf32``."""
     return (*DTYPES, "tf32") if on_cuda(device) else DTYPES
@@ -257,6 +277,12 @@ def _validate(p: Problem) -> None:
     def natural(name: str, *values: int) -> None:
         require(lambda v: v >= 0, name, values, "at least 0")
 
+    for name in ("stride", "padding", "dilation", "output_padding"):
+        bounded(conv, name, getattr(p, name), LARGEST)
+    for name in ("spatial", "kernel"):
+        bounded(conv, name, getattr(p, name), MOST)
+    for name in ("groups", "batch", "in_channels", "out_channels"):
+        bounded(conv, name, (getattr(p, name),), MOST)
     positive("groups", p.groups)  # first: out_channels may be a multiple of it
     natural("batch", p.batch)
     positive("in_channels", p.in_channels)

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transfuse.geometry import per_axis, pooled
-from transfuse.problem import Shape
+from transfuse.geometry import LARGEST, bounded, per_axis, pooled
+from transfuse.problem import Shape, expect_addressable
 from transfuse.stages.base import Env, Kind, Operand, Stage, channel, parameter, shown
 
 Size = int | tuple[int, ...]
@@ -40,10 +40,13 @@ class Window(Stage):
         return self.stride in (None, self.kernel) and self.padding == 0
 
     def shape(self, shape: Shape) -> Shape:
-        spatial = []
-        for n, (kernel, stride, padding) in zip(
-            shape.spatial, self.windows(len(shape.spatial)), strict=True
+        rank = len(shape.spatial)
+        for name, given in zip(
+            ("kernel", "stride", "padding"), zip(*self.windows(rank), strict=True), strict=True
         ):
+            bounded(self.name, name, given, self._largest(rank))
+        spatial = []
+        for n, (kernel, stride, padding) in zip(shape.spatial, self.windows(rank), strict=True):
             if kernel < 1 or stride < 1:
                 raise RuntimeError(
                     f"{self.name}: kernel and stride must be at least 1, "
@@ -62,7 +65,13 @@ class Window(Stage):
                     f"of {kernel}; output size would be "
                     f"({n} + 2*{padding} - {kernel}) // {stride} + 1 = {size}"
                 )
-        return shape._replace(spatial=tuple(spatial))
+        found = shape._replace(spatial=tuple(spatial))
+        expect_addressable(f"{self.name}: output", found.dims)
+        return found
+
+    def _largest(self, rank: int) -> int:
+        """The largest number that torch takes for a window: in 64 bits along a single axis."""
+        return 2**62 if rank == 1 else LARGEST
 
     def need(self, extents: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
         windows = self.windows(len(extents))
@@ -106,6 +115,9 @@ class AvgPool(Window):
 
     name: ClassVar[str] = "avg_pool"
     divide: bool = True
+
+    def _largest(self, rank: int) -> int:
+        return LARGEST  # whatever the rank
 
     def shape(self, shape: Shape) -> Shape:
         found = super().shape(shape)
