@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
+from torch.overrides import is_tensor_like
 
 from transfuse.problem import Shape
 
@@ -51,6 +52,8 @@ class Stage:
     def __post_init__(self) -> None:
         for each in fields(self):
             types, given = each.metadata.get("parameter", (object,)), getattr(self, each.name)
+            if Tensor in types and is_tensor_like(given):  # such as what a tracer has for one
+                continue
             if not isinstance(given, types) and given is not each.default:
                 known = ", ".join(t.__name__ for t in types)
                 kind = type(given).__name__
