@@ -12,6 +12,7 @@ from struct import Struct
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
+from torch.compiler import is_dynamo_compiling
 
 from transfuse import dispatch, plain, settings
 from transfuse.backends import Backend
@@ -25,9 +26,11 @@ from transfuse.stages.pointwise import RunningNorm
 from transfuse.stages.whole import BatchNorm
 from transfuse.tensors import (
     Precision,
+    any_autocast,
     apart,
     autocast,
     autocasts,
+    dense,
     describe,
     element,
     expect_channels,
@@ -43,7 +46,6 @@ from transfuse.tensors import (
 Size = int | Sequence[int]
 
 
-@plain.unbroken
 def call(
     chain: Chain,
     x: Tensor,
@@ -66,7 +68,7 @@ def call(
     torch's convolutions cast them, unless there is an ``out``: torch casts no such call either.
     """
     plain.not_at_exit()
-    if autocasts(x):
+    if any_autocast() and autocasts(x):
         if out is None:
             x, weight = autocast(x), autocast(weight)
             # What may be float32 beside 16 bits stays so, as a norm's operands do in torch.
@@ -81,13 +83,12 @@ def call(
     whole, into = x, out
     if unbatched:
         whole, into = x.unsqueeze(0), out.unsqueeze(0) if isinstance(out, Tensor) else out
-
-    def key() -> Hashable:
-        if not scalars:
-            exact = exactly(stride, padding, output_padding, dilation, groups)
-            return exact and (chain, exact, unbatched, precision)
+    if scalars:
         exact = exactly(stride, padding, output_padding, dilation, groups, *scalars.values())
-        return exact and (chain, exact, tuple(scalars), unbatched, precision)
+        what = exact and (chain, exact, tuple(scalars), unbatched, precision)
+    else:
+        exact = exactly(stride, padding, output_padding, dilation, groups)
+        what = exact and (chain, exact, unbatched, precision)
 
     def prepare(exotic: bool) -> tuple[Chain, Problem]:
         bound = chain.bind(scalars) if scalars else chain
@@ -99,7 +100,7 @@ def call(
         }
         return bound, _sized(bound, x, weight, operands, out, options, groups, precision, exotic)
 
-    y = _compute(key, prepare, whole, weight, operands, into, backend)
+    y = _compute(what, prepare, whole, weight, operands, into, backend)
     if not unbatched:
         return y
     return y.squeeze(0) if out is None else out
@@ -120,7 +121,8 @@ def _sized(
 
     Types are looked at before sizes, as torch reads all arguments before it computes.
     """
-    for name, tensor in {"input": x, "weight": weight, **operands}.items():
+    named = {"input": x, "weight": weight, **operands}
+    for name, tensor in named.items():
         expect_tensor(name, tensor)
     if out is not None:
         expect_tensor("out", out)
@@ -128,6 +130,8 @@ def _sized(
         for each in size if isinstance(size, list | tuple) else (size,):
             integer(name, each)
     groups = integer("groups", groups)
+    for name, tensor in named.items():
+        dense(name, tensor)
     rank = chain.conv.rank
     conv = f"conv_transpose{rank}d"
     if weight.dim() != rank + 2:
@@ -200,7 +204,7 @@ def run(
 ) -> Tensor:
     """Check the tensors of a batched call against its problem, then compute the chain."""
     given = (chain, problem)
-    return compute(lambda: given, lambda exotic: given, x, weight, operands, out, backend)
+    return compute(given, lambda exotic: given, x, weight, operands, out, backend)
 
 
 @dataclass(frozen=True)
@@ -222,9 +226,8 @@ Prepare = Callable[[bool], tuple[Chain, Problem]]
 """What a call computes; asked whether it is an exotic one, kept from the fused backends."""
 
 
-@plain.unbroken
 def compute(
-    key: Callable[[], Hashable],
+    what: Hashable,
     prepare: Prepare,
     x: Tensor,
     weight: Tensor,
@@ -234,18 +237,19 @@ def compute(
 ) -> Tensor:
     """Check a batched call, unless the same one has passed before, then run it; no autocast.
 
-    ``key`` stands for all that ``prepare`` looks at beside the tensors; empty, and the call is
+    ``what`` stands for all that ``prepare`` looks at beside the tensors; empty, and the call is
     checked every time. So is, whatever came before, that the output shares no memory with inputs.
     """
     plain.not_at_exit()
-    if autocasts(x):
+    if any_autocast() and autocasts(x):
         with torch.autocast(x.device.type, enabled=False):
-            return _compute(key, prepare, x, weight, operands, out, backend)
-    return _compute(key, prepare, x, weight, operands, out, backend)
+            return _compute(what, prepare, x, weight, operands, out, backend)
+    return _compute(what, prepare, x, weight, operands, out, backend)
 
 
+@plain.unbroken
 def _compute(
-    key: Callable[[], Hashable],
+    what: Hashable,
     prepare: Prepare,
     x: Tensor,
     weight: Tensor,
@@ -262,8 +266,11 @@ def _compute(
             chain, problem = prepare(True)
             chosen = _check(chain, problem, x, weight, operands, out, backend, why)
         return chosen.run(chain, problem, x, weight, operands, out)
-    seen = _facts(key(), tensors, operands, backend)
-    found = _checked.get(seen) if seen else None
+    seen = _facts(what, tensors, operands, backend)
+    try:
+        found = _checked.get(seen)
+    except TypeError:  # not hashable
+        seen, found = None, None
     if found is None:
         chain, problem = prepare(False)
         chosen = _check(chain, problem, x, weight, operands, out, backend, why)
@@ -285,30 +292,25 @@ def _compute(
 
 def _facts(
     what: Hashable, tensors: Sequence[Tensor], names: Iterable[str], backend: str | None
-) -> tuple[Hashable, ...]:
+) -> Hashable:
     """Everything the checks look at, and the choice of a backend.
 
-    Nothing, where something is no tensor or cannot be a key, or the call is to be explained.
+    None for what has no key, or is to be explained.
     """
     if not what or dispatch.explaining():
-        return ()
+        return None
     facts = [what, backend or settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled()]
     facts += names
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED:
-            return ()
+            return None
         facts += (
             tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
         )  # fmt: skip
     x = tensors[0]
     if x.is_cuda and x.dtype is torch.float32:
         facts.append(float32_on_cuda())
-    seen = tuple(facts)
-    try:
-        hash(seen)
-    except TypeError:
-        return ()
-    return seen
+    return tuple(facts)
 
 
 _STRIDED = torch.strided
@@ -337,8 +339,10 @@ def exactly(*numbers: object) -> tuple[Hashable, ...]:
     """A key for numbers and lists of integers, the same for the same ones alone; empty for others.
 
     By themselves 1 and 1.0 and True would be one key, and so would 0.0 and -0.0: a float goes by
-    its bits, and what is neither that nor an integer has no key.
+    its bits, and what is neither that nor an integer has no key. Nor has what is being traced.
     """
+    if is_dynamo_compiling():
+        return ()
     if {*map(type, numbers)} == _INTEGER:
         return numbers
     key: list[Hashable] = []

@@ -132,18 +132,12 @@ def _convolve(
     before: Sequence[Stage] = (),
     then: Sequence[Stage] = (),
 ) -> Tensor:
-    options: dict[str, Any] = {
-        "stride": stride,
-        "padding": padding,
-        "output_padding": output_padding,
-        "dilation": dilation,
-        "groups": groups,
-        "out": out,
-        "backend": backend,
-        "precision": precision,
-    }
     if has_torch_function((x, weight, bias, out)):
-        return _handed_over(rank, x, weight, bias, options, before, then)
+        return _handed_over(
+            rank, x, weight, bias, before, then, stride=stride, padding=padding,
+            output_padding=output_padding, groups=groups, dilation=dilation, out=out,
+            backend=backend, precision=precision,
+        )  # fmt: skip
     if not isinstance(weight, Tensor):
         raise TypeError(f"weight must be a torch.Tensor, not {type(weight).__name__}")
     if bias is not None and not isinstance(bias, Tensor):
@@ -162,11 +156,28 @@ def _convolve(
                 raise TypeError(f"{name} must be a list of stages, such as [sigmoid()], not {kind}")
         whole = Chain(*before, ConvTranspose(rank, bias), *then)
         if has_torch_function(_values(whole.stages)):
-            return _handed_over(None, x, weight, bias, options, before, then)
+            return _handed_over(
+                None, x, weight, bias, before, then, stride=stride, padding=padding,
+                output_padding=output_padding, groups=groups, dilation=dilation, out=out,
+                backend=backend, precision=precision,
+            )  # fmt: skip
         chain, operands = whole.lift()
     else:
         chain, operands = ALONE[rank, bias is not None], {} if bias is None else {BIAS: bias}
-    return call(chain, x, weight, operands, **options)
+    return call(
+        chain,
+        x,
+        weight,
+        operands,
+        stride=stride,
+        padding=padding,
+        output_padding=output_padding,
+        dilation=dilation,
+        groups=groups,
+        out=out,
+        backend=backend,
+        precision=precision,
+    )
 
 
 def _values(stages: Sequence[Stage]) -> tuple[Any, ...]:
@@ -178,15 +189,16 @@ def _handed_over(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    options: dict[str, Any],
     before: Sequence[Stage],
     then: Sequence[Stage],
+    **options: Any,
 ) -> Tensor:
     """The call as ``__torch_function__`` of a tensor or a mode sees it: one operation."""
-    functions = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
+    function: Callable[..., Tensor] = conv_transpose
     if rank is None:
-        options = {**options, "before": before, "then": then}
+        options |= {"before": before, "then": then}
+    else:
+        function = (conv_transpose1d, conv_transpose2d, conv_transpose3d)[rank - 1]
     relevant = (x, weight, bias, options["out"], *_values((*before, *then)))
-    function: Callable[..., Tensor] = conv_transpose if rank is None else functions[rank]
     y: Tensor = handle_torch_function(function, relevant, x, weight, bias, **options)
     return y

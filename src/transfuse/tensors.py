@@ -42,13 +42,13 @@ def _precision(x: Tensor, wanted: str) -> str:
     return float32_on_cuda() if x.is_cuda and x.dtype == torch.float32 else "ieee"
 
 
+any_autocast = torch._C._is_any_autocast_enabled
+"""Whether ``autocasts`` is worth asking; not in a trace of ``torch.compile``."""
+
+
 def autocasts(x: object) -> bool:
     """Whether torch is to cast what operations on the device of ``x`` are given."""
-    return (
-        torch._C._is_any_autocast_enabled()
-        and isinstance(x, Tensor)
-        and torch.is_autocast_enabled(x.device.type)
-    )
+    return isinstance(x, Tensor) and torch.is_autocast_enabled(x.device.type)
 
 
 def autocast(tensor: Tensor) -> Tensor:
@@ -177,13 +177,14 @@ def span(tensor: Tensor) -> int:
 
 def in_bounds(tensors: Sequence[Tensor], spans: Sequence[int], names: Iterable[str]) -> None:
     """Refuse tensors whose storage has been made too small for them, or freed."""
-    for i, tensor in enumerate(tensors):
-        end = tensor.storage_offset() * tensor.itemsize + spans[i]
-        if end > tensor.untyped_storage().nbytes():
-            name = (*("input", "weight", *names), "output")[i]
+    size = tensors[0].itemsize
+    for tensor, span in zip(tensors, spans):  # noqa: B905 `strict` takes as long as a tensor does
+        if tensor.storage_offset() * size + span > tensor.untyped_storage().nbytes():
+            which = next(i for i, each in enumerate(tensors) if each is tensor)
             raise RuntimeError(
-                f"{name} of {list(tensor.shape)} needs a storage of {end} bytes, "
-                f"but its storage has {tensor.untyped_storage().nbytes()}"
+                f"{('input', 'weight', *names, 'output')[which]} of {list(tensor.shape)} needs a "
+                f"storage of {tensor.storage_offset() * size + span} bytes, "
+                f"but it has been resized to {tensor.untyped_storage().nbytes()}"
             )
 
 

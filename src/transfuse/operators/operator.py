@@ -1,6 +1,6 @@
 """Operator: a chain with a name, a document and, from the two, every way to call it."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from inspect import Parameter as Argument
 from inspect import Signature
@@ -220,10 +220,8 @@ class Solution:
         def prepare(exotic: bool) -> tuple[Chain, Problem]:
             return op.chain.bind(numbers), self._problem(numbers, x, weight, exotic)
 
-        def key() -> Hashable:
-            return self, exactly(*numbers.values())
-
-        compute(key, prepare, x, weight, operands, out, None)
+        what = (self, exactly(*numbers.values()))
+        compute(what, prepare, x, weight, operands, out, None)
 
     def _problem(
         self, numbers: Mapping[str, Any], x: Tensor, weight: Tensor, exotic: bool

@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 from torch import Tensor
+from torch.overrides import is_tensor_like
 
 from transfuse.geometry import integer
 
@@ -39,7 +40,7 @@ def plain(stage: str, name: str, value: object, kinds: Kinds) -> object:
     """
     if type(value) in _AS_THEY_ARE and type(value) in kinds:
         return value
-    if isinstance(value, Tensor) and Tensor in kinds:
+    if Tensor in kinds and is_tensor_like(value):  # or what a tracer has in place of one
         return value
     if isinstance(value, str) and str in kinds:
         return str.__str__(value)
@@ -85,6 +86,6 @@ def exact(value: object) -> Hashable:
         return _bits(value)
     if kind is str or kind is int or value is None:
         return value
-    if isinstance(value, Tensor):
+    if is_tensor_like(value):
         return Tensor, id(value)
     return kind, value
