@@ -135,6 +135,10 @@ class Problem:
     def __hash__(self) -> int:
         return self._hash
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles go without the hash: it is another in another process."""
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
+
     @cached_property
     def _hash(self) -> int:
         values = (self.spatial, self.kernel, self.stride, self.padding, self.dilation)

@@ -77,7 +77,7 @@ class Stage:
     def values(self) -> tuple[Hashable, ...]:
         """What the stage is compared and kept by."""
         kind: Any = type(self)
-        return (kind, *(exact(getattr(self, name)) for name, _ in _fields(kind)))
+        return (kind, *[exact(getattr(self, name)) for name, _ in _fields(kind)])
 
     def shape(self, shape: Shape) -> Shape:
         """The shape this stage gives for ``shape``; raises as torch does where it cannot."""

@@ -18,18 +18,21 @@ from transfuse.geometry import integer
 
 Kinds = tuple[type, ...]
 _AS_THEY_ARE = frozenset({int, float, bool, str, NoneType})
+_KNOWN = _AS_THEY_ARE | {tuple, Tensor}
 
 
 def admitted(declared: "Field[Any]") -> Kinds:
-    """The types that a field takes: those of a ``parameter``, else those it is annotated with."""
+    """The types that a field takes: those of a ``parameter``, else those it is annotated with.
+
+    ``object`` stands for all that is not known here, such as an enumeration.
+    """
     given: Kinds = declared.metadata.get("parameter", ())
     if given:
         return (*given, NoneType) if declared.default is None else given
     union = get_origin(declared.type) in (Union, UnionType)
     found = get_args(declared.type) if union else (declared.type,)
-    # An annotation that is no class, such as a string, says nothing: any value may stand there.
     classes = (get_origin(each) or each for each in found)
-    return tuple(each if isinstance(each, type) else object for each in classes)
+    return tuple(each if each in _KNOWN else object for each in classes)
 
 
 def plain(stage: str, name: str, value: object, kinds: Kinds) -> object:
@@ -58,7 +61,8 @@ def plain(stage: str, name: str, value: object, kinds: Kinds) -> object:
         return number
     elif object in kinds and isinstance(value, Hashable):
         return value
-    known = ", ".join(kind.__name__ for kind in kinds if kind is not NoneType)
+    words = ("hashable" if kind is object else kind.__name__ for kind in kinds)
+    known = ", ".join(word for word in words if word != "NoneType")
     known = f"one of {known}" if "," in known else known
     raise TypeError(f"{stage}: {name} must be {known}, not {type(value).__name__}")
 
@@ -88,4 +92,6 @@ def exact(value: object) -> Hashable:
         return value
     if is_tensor_like(value):
         return Tensor, id(value)
+    if isinstance(value, tuple):
+        return kind, *map(exact, value)
     return kind, value
