@@ -15,7 +15,8 @@ struct Moments {
     void merge(const Moments& o) {
         if (o.n == 0) return;
         double total = n + o.n, delta = o.mean - mean;
-        mean += delta * o.n / total;
+        // The mean of values of which some are Inf is Inf, and Inf - Inf would make it NaN.
+        mean = std::isfinite(delta) ? mean + delta * o.n / total : (mean * n + o.mean * o.n) / total;
         m2 += o.m2 + delta * delta * n * o.n / total;
         n = total;
     }
@@ -42,16 +43,19 @@ template <class T> static void slot_moments(Tile<T>& tile, std::vector<Moments>&
     const int64_t slots = tile.channels.slots;
     out.assign(slots, Moments());
     // Shifted by the first value, so that the sums stay small beside a large mean.
+    std::vector<T> first(tile.values, tile.values + slots);
+    for (T& value : first)
+        if (!std::isfinite(value)) value = 0;
     sum_by_blocks(
         tile, 1,
         [&](const T* v, int64_t s, T* total) {
-            store(total + s, load(total + s) + (load(v + s) - load(tile.values + s)));
+            store(total + s, load(total + s) + (load(v + s) - load(&first[s])));
         },
         [&](int64_t s, const T* total) { out[s].mean += double(total[s]); });
     std::vector<T> mean(slots);
     for (int64_t s = 0; s < slots; s++) {
         out[s].n = positions;
-        out[s].mean = double(tile.values[s]) + out[s].mean / positions;
+        out[s].mean = double(first[s]) + out[s].mean / positions;
         mean[s] = T(out[s].mean);
     }
     std::vector<double> rest(slots);
@@ -68,7 +72,7 @@ template <class T> static void slot_moments(Tile<T>& tile, std::vector<Moments>&
         });
     for (int64_t s = 0; s < slots; s++) {
         const double off = rest[s] / positions;  // what rounding the mean to T left out
-        out[s].mean = double(mean[s]) + off;
+        out[s].mean = double(mean[s]) + (std::isfinite(mean[s]) ? off : 0);
         out[s].m2 -= positions * off * off;
     }
 }

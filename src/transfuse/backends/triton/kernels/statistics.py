@@ -52,6 +52,9 @@ def merge_moments(count_a, mean_a, square_a, count_b, mean_b, square_b):
     share = tl.where(count > 0, count_b / tl.maximum(count, 1.0), 0.0)
     apart = mean_b - mean_a
     mean = tl.where(count_a > 0, mean_a + apart * share, mean_b)
+    # The mean of values of which some are Inf is Inf, and Inf - Inf would make it NaN.
+    endless = tl.abs(apart) == float("inf")
+    mean = tl.where(endless & (count_a > 0) & (count_b > 0), mean_a + mean_b, mean)
     return (
         count,
         mean,
