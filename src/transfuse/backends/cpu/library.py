@@ -84,9 +84,22 @@ def path() -> Path | None:
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The core, or None where it was not built."""
+    """The core with the instruction set asked for, or None where it was not built."""
     found = path()
-    return None if found is None else _declared(ctypes.CDLL(str(found)))
+    return None if found is None else _chosen(_declared(ctypes.CDLL(str(found))))
+
+
+def _chosen(core: ctypes.CDLL) -> ctypes.CDLL:
+    """The core, made to use the instruction set that the settings name; the best where none."""
+    wanted = settings.read().isa
+    if wanted is not None and core.transfuse_use_isa(wanted.encode()):
+        raise ValueError(f"TRANSFUSE_ISA={wanted}: {core.transfuse_message().decode()}")
+    return core
+
+
+def isas(core: ctypes.CDLL) -> list[str]:
+    """The instruction sets that this build of the core holds and this CPU has, best first."""
+    return str(core.transfuse_isas().decode()).split()
 
 
 def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
