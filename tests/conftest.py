@@ -20,6 +20,13 @@ from transfuse.reference import reference
 os.environ["TRANSFUSE_TUNED"] = os.path.join(os.devnull, "none.json")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What drives a browser is long; all else says so itself."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.long)
+
+
 @dataclass(frozen=True)
 class Given:
     operator: Operator

@@ -223,6 +223,7 @@ def test_tune_says_that_there_is_no_gpu(cli, monkeypatch):
     assert error == "error: tune times kernels on a GPU, and there is none here\n"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_tune_measures_and_keeps(tmp_path):
     """Interpreted: two candidates for the one pass that convolves."""

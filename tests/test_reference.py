@@ -82,6 +82,7 @@ def assert_exact(problem: Problem) -> None:
             assert torch.equal(y.double(), expected), f"{problem} in {dtype}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("g", [1, 2], ids="g{}".format)
 @pytest.mark.parametrize("s", range(1, 5), ids="s{}".format)
 @pytest.mark.parametrize("k", range(1, 6), ids="k{}".format)

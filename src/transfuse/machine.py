@@ -10,6 +10,7 @@ import torch
 
 from transfuse import settings
 from transfuse.backends import BACKENDS
+from transfuse.backends.cpu import library
 from transfuse.backends.triton import tuned
 
 PACKAGES = ("transfuse", "torch", "numpy", "triton", "onnxruntime", "openvino", "jax")
@@ -25,6 +26,7 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "vector": torch.backends.cpu.get_cpu_capability(),
+        "instructions": _instructions(),
         "gpus": [_gpu(i) for i in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,
         "backends": [backend.name for backend in BACKENDS],
@@ -58,6 +60,17 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+def _instructions() -> str:
+    """The instruction set that the CPU core uses, and those it could; or why there is none."""
+    try:
+        core = library.load()
+    except (OSError, RuntimeError, ValueError) as fault:
+        return str(fault)
+    if core is None:
+        return "the compiled core is not installed"
+    return f"{core.transfuse_isa().decode()} (of {', '.join(library.isas(core))})"
 
 
 def _gpu(index: int) -> dict[str, Any]:

@@ -12,13 +12,15 @@ class Settings:
 
     ``TRANSFUSE_BACKEND`` names the backend to use where a call names none; as with a call's own
     ``backend=``, it serves or raises. ``TRANSFUSE_CORE`` is the path of another build of the
-    compiled core, such as one with sanitizers; it is loaded or raises. ``TRANSFUSE_TUNED`` is the
-    file of the tiles that ``transfuse tune`` measured, instead of ``transfuse/tuned.json`` in the
-    user's cache.
+    compiled core, such as one with sanitizers; it is loaded or raises. ``TRANSFUSE_ISA`` names the
+    instruction set of the core (avx512, avx2, sse2; neon; generic) instead of the best that build
+    and CPU have in common; it is used or raises. ``TRANSFUSE_TUNED`` is the file of the tiles that
+    ``transfuse tune`` measured, instead of ``transfuse/tuned.json`` in the user's cache.
     """
 
     backend: str | None = None
     core: str | None = None
+    isa: str | None = None
     tuned: str | None = None
 
 
@@ -37,6 +39,7 @@ def read() -> Settings:
     return Settings(
         backend=backend(),
         core=os.environ.get("TRANSFUSE_CORE") or None,
+        isa=os.environ.get("TRANSFUSE_ISA") or None,
         tuned=os.environ.get("TRANSFUSE_TUNED") or None,
     )
 

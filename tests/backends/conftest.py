@@ -1,7 +1,6 @@
-"""The compiled core, every instruction set of it that this machine runs, and calls with norms."""
+"""The compiled core with the instruction set of ``TRANSFUSE_ISA``, and calls with norms."""
 
 import ctypes
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,24 +15,13 @@ from transfuse.backends.cpu import library
 from transfuse.fills import real
 from transfuse.stages import Stage, batch_norm, conv_transpose
 
-CORE = library.load()
-ISAS = CORE.transfuse_isas().decode().split() if CORE else ["none"]
-
 
 @pytest.fixture(scope="session")
 def core() -> ctypes.CDLL:
     """Missing is a fault, not a reason to skip: nothing else would notice."""
-    assert CORE is not None, "the compiled core is not installed"
-    return CORE
-
-
-@pytest.fixture(params=ISAS, scope="module")
-def isa(request: pytest.FixtureRequest, core: ctypes.CDLL) -> Iterator[str]:
-    """Each instruction set in turn; afterwards the one that was in use."""
-    before = core.transfuse_isa()
-    library.check(core, core.transfuse_use_isa(request.param.encode()))
-    yield request.param
-    library.check(core, core.transfuse_use_isa(before))
+    found = library.load()
+    assert found is not None, "the compiled core is not installed"
+    return found
 
 
 NAMES = ("mean", "var", "weight", "bias")

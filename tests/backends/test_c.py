@@ -142,7 +142,7 @@ def compiled(source: Path, to: Path) -> Path:
 
 def output(*command: object, env: dict[str, str] | None = None) -> str:
     words = list(map(str, command))
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20, env=env)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

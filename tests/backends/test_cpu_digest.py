@@ -1,7 +1,5 @@
 """The digest by which kept weights are known to be unchanged."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -17,13 +15,6 @@ SIZES = [1, 4, 63, 64, 1023, 1024, 1025, 5000, 64 * 1024, 64 * 1024 + 1, 300_000
 def found(data: torch.Tensor, threads: int = 1) -> tuple[int, int]:
     assert core is not None
     return digest(core, data, threads)
-
-
-@pytest.fixture
-def each_isa() -> Iterator[list[bytes]]:
-    assert core is not None
-    yield core.transfuse_isas().split()
-    core.transfuse_use_isa(b"")
 
 
 def some_bytes(size: int) -> torch.Tensor:
@@ -46,12 +37,9 @@ def test_one_bit_is_enough(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_same_for_any_number_of_threads(size: int, each_isa: list[bytes]) -> None:
-    assert core is not None
+def test_the_same_for_any_number_of_threads(size: int) -> None:
     data = some_bytes(size)
-    for isa in each_isa:
-        assert core.transfuse_use_isa(isa) == 0
-        assert len({found(data, threads) for threads in (1, 2, 3)}) == 1, isa
+    assert len({found(data, threads) for threads in (1, 2, 3, 16)}) == 1
 
 
 def test_order_matters() -> None:

@@ -1,10 +1,9 @@
-"""The core's convolution against its definition, in every instruction set this machine runs.
+"""The core's convolution against its definition.
 
 Small integers: every sum is exact in the type it is computed in and rounded once, so results are
 compared bit for bit, in all four element types.
 """
 
-import ctypes
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
@@ -14,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transfuse.backends.cpu import Cpu, library
+from transfuse.backends.cpu import Cpu
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.front import run
@@ -182,7 +181,7 @@ def poisoned(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
 
 @cache
 def expected(problem: Problem, special: bool = False) -> Tensor:
-    """The definition in float64, rounded once: the same for every instruction set."""
+    """The definition in float64, rounded once."""
     x, w, b = (poisoned if special else integers)(problem)
     wide = scatter(problem, x.double(), w.double(), b.double())
     return wide.to(x.dtype)
@@ -200,12 +199,12 @@ def computed(problem: Problem, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("problem", EXACT, ids=str)
-def test_integers_bit_for_bit(isa: str, problem: Problem) -> None:
+def test_integers_bit_for_bit(problem: Problem) -> None:
     assert torch.equal(computed(problem, *integers(problem)), expected(problem))
 
 
 @pytest.mark.parametrize("problem", SPECIAL, ids=str)
-def test_nan_and_inf_reach_what_they_touch(isa: str, problem: Problem) -> None:
+def test_nan_and_inf_reach_what_they_touch(problem: Problem) -> None:
     y, exact = computed(problem, *poisoned(problem)), expected(problem, special=True)
     for test in (torch.isnan, torch.isposinf, torch.isneginf):
         assert torch.equal(test(y), test(exact)), test.__name__
@@ -214,7 +213,7 @@ def test_nan_and_inf_reach_what_they_touch(isa: str, problem: Problem) -> None:
 
 @pytest.mark.parametrize("tensor", ["input", "weights"])
 @pytest.mark.parametrize("line", ["n1 ci32 co16 i8x5 k3 p1", "n1 ci32 co16 i5x6x4 k3 s2 p1"])
-def test_large_values_do_not_overflow_on_the_way(isa: str, line: str, tensor: str) -> None:
+def test_large_values_do_not_overflow_on_the_way(line: str, tensor: str) -> None:
     """Rows in pairs add inputs, and weights, that a definition never adds."""
     problem = Problem.parse(line)
     x, w, b = integers(problem, bound=1)
@@ -253,7 +252,7 @@ def test_the_sample_has_every_feature() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_sixteen_bits_round_once_and_overflow_to_inf(isa: str, dtype: str) -> None:
+def test_sixteen_bits_round_once_and_overflow_to_inf(dtype: str) -> None:
     """Sums beyond the type's range are Inf of their sign; those just inside are not."""
     element = ELEMENTS[dtype]
     most = torch.finfo(element.dtype).max
@@ -270,7 +269,7 @@ def test_sixteen_bits_round_once_and_overflow_to_inf(isa: str, dtype: str) -> No
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_sixteen_bits_round_to_nearest_even(isa: str, dtype: str) -> None:
+def test_sixteen_bits_round_to_nearest_even(dtype: str) -> None:
     """Every 16-bit value times a few weights: exact in float32, then rounded as torch rounds."""
     element = ELEMENTS[dtype]
     every = torch.arange(-(2**15), 2**15).to(torch.int16).view(element.dtype)
@@ -280,14 +279,6 @@ def test_sixteen_bits_round_to_nearest_even(isa: str, dtype: str) -> None:
     y = computed(problem, x, w.view(problem.weight), b)[0]
     right = (every.float() * w.float()[:, None]).to(element.dtype)
     torch.testing.assert_close(y, right, rtol=0, atol=0, equal_nan=True)
-
-
-def test_the_isa_in_use_is_the_one_asked_for(isa: str, core: ctypes.CDLL) -> None:
-    assert core.transfuse_isa().decode() == isa
-    status = core.transfuse_use_isa(b"mmx")
-    with pytest.raises(RuntimeError, match="this machine does not run mmx; it runs .*" + isa):
-        library.check(core, status)
-    assert core.transfuse_isa().decode() == isa
 
 
 def test_every_problem_here_is_served() -> None:

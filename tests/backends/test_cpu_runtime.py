@@ -1,16 +1,20 @@
 """What a long-running process asks of the core: the same bits, threads, forks, fresh weights,
-little memory, good rounding, a quick first call.
+good rounding, a cheap first call.
 """
 
+import ctypes
 import gc
+import json
+import os
+import re
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import product
 from multiprocessing import get_context
-from time import perf_counter, sleep
+from time import sleep
 from typing import Any
 
 import pytest
@@ -19,12 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import transfuse
-from transfuse import fills
 from transfuse.accuracy import Oracle
 from transfuse.backends import cpu
 from transfuse.backends.cpu import weights
-from transfuse.backends.eager import Eager
-from transfuse.bench.clock import HostClock
 from transfuse.chain import Chain
 from transfuse.check import check
 from transfuse.elements import ELEMENTS
@@ -45,6 +46,8 @@ MEDIUM = {
     "num_groups=8",
     "conv-transpose3d-max-max-sum": "n1 ci8 co16 i15x14x13 k5 s2 p2",
 }
+HANG = 300
+"""Seconds after which something hangs, however busy the machine."""
 Given = Callable[..., Any]
 each_slug = pytest.mark.parametrize("slug", SLUGS)
 
@@ -111,7 +114,7 @@ def test_python_threads_at_once(given: Given, threads: Callable[[int], None]) ->
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(HANG)
         assert not worker.is_alive()
     assert not faults
 
@@ -133,35 +136,55 @@ def test_python_threads_on_the_same_plan(given: Given, threads: Callable[[int], 
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(HANG)
         assert not worker.is_alive()
     assert not faults
 
 
-def test_other_python_threads_go_on_during_a_call(threads: Callable[[int], None]) -> None:
-    """With the lock held, the ticks would pause as long as the call lasts."""
-    threads(1)
-    x, w = torch.randn(1, 64, 256, 256), torch.randn(64, 64, 4, 4)
-    transfuse.conv_transpose2d(x, w, stride=2, backend="cpu")
-    ticks: list[float] = []
-    done = threading.Event()
+class Watched:
+    """The core; tells what another thread had done before each run, and after it."""
+
+    def __init__(self, core: ctypes.CDLL, done: Callable[[], int]) -> None:
+        self._core, self._done = core, done
+        self.seen: list[tuple[int, int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def transfuse_run(self, *arguments: Any) -> int:
+        before = self._done()
+        status = int(self._core.transfuse_run(*arguments))
+        self.seen.append((before, self._done()))
+        return status
+
+
+def test_other_python_threads_go_on_during_a_call(
+    monkeypatch: pytest.MonkeyPatch, core: ctypes.CDLL
+) -> None:
+    """Python is told never to change threads by itself, so only the core's call can let one in:
+    at the first call or, as the system likes, at a later one.
+    """
+    ticks, done = [0], threading.Event()
 
     def tick() -> None:
         while not done.is_set():
-            ticks.append(perf_counter())
-            sleep(0.001)
+            ticks[0] += 1
+            sleep(0)
 
-    ticker = threading.Thread(target=tick)
-    ticker.start()
-    begun = perf_counter()
-    transfuse.conv_transpose2d(x, w, stride=2, backend="cpu")
-    ended = perf_counter()
-    done.set()
-    ticker.join()
-    during = [begun, *(t for t in ticks if begun < t < ended), ended]
-    pauses = [b - a for a, b in pairwise(during)]
-    assert ended - begun > 0.05, "too short to tell"
-    assert max(pauses) < (ended - begun) / 2
+    watched = Watched(core, lambda: ticks[0])
+    monkeypatch.setattr(cpu.library, "load", lambda: watched)
+    interval, ticker = sys.getswitchinterval(), threading.Thread(target=tick)
+    x, w = torch.randn(1, 16, 64, 64), torch.randn(16, 16, 4, 4)
+    sys.setswitchinterval(3600)
+    try:
+        ticker.start()
+        while len(watched.seen) < 1000 and all(a == b for a, b in watched.seen):
+            transfuse.conv_transpose2d(x, w, stride=2, backend="cpu")
+    finally:
+        done.set()
+        sys.setswitchinterval(interval)
+        ticker.join()
+    assert any(a < b for a, b in watched.seen)
 
 
 # ---- processes -------------------------------------------------------------------------------
@@ -176,7 +199,7 @@ def checked_in_child(method: str, count: int) -> str:
         context = get_context(method)
         with context.Pool(1, torch.set_num_threads, (count,)) as pool:
             job = pool.apply_async(check, (operator, operator.case("ragged"), cpu.Cpu(), 0))
-            return job.get(timeout=60).status
+            return job.get(timeout=HANG).status
 
 
 def test_a_forked_child_with_one_thread(given: Given, threads: Callable[[int], None]) -> None:
@@ -203,7 +226,7 @@ if not child:
     {first}
     same = call().equal(before) and call().equal(before)
     os._exit(0 if same and threads.count() == 1 else 1)
-for _ in range(300):
+for _ in range(1200):
     done, status = os.waitpid(child, os.WNOHANG)
     if done:
         sys.exit(os.waitstatus_to_exitcode(status))
@@ -217,7 +240,7 @@ sys.exit("the child did not end")
 def test_a_forked_child_uses_one_thread(first: str) -> None:
     """With two, GNU's OpenMP waits in the child for threads that are not there."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK.format(first=first)]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=HANG)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -238,33 +261,62 @@ def test_a_spawned_child_with_two_threads() -> None:
 
 
 FIRST = """
-from time import perf_counter, thread_time
+import json, os, sys
 import torch, transfuse
-tensors = [torch.ones(shape) for shape in {shapes}]
-begun, own = perf_counter(), thread_time()
-transfuse.{name}(*tensors, **{options}, backend="cpu")
-print(perf_counter() - begun, thread_time() - own)
+
+STARTS = ("subprocess.Popen", "os.exec", "os.fork", "os.posix_spawn", "os.system", "ctypes.dlopen")
+counting, calls, started = False, 0, []
+
+def hear(event, arguments):
+    if counting and event in STARTS:
+        started.append([event, str(arguments[0]) if arguments else ""])
+
+def count(frame, event, argument):
+    global calls
+    calls += event in ("call", "c_call")
+
+sys.addaudithook(hear)
+for name, shapes, options in json.loads(sys.argv[1]):
+    function, tensors = getattr(transfuse, name), [torch.ones(shape) for shape in shapes]
+    child = os.fork()  # nothing was called before, here or there
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+        continue
+    before, counting = set(sys.modules), True
+    sys.setprofile(count)
+    function(*tensors, **options, backend="cpu")
+    sys.setprofile(None)
+    counting = False
+    loaded = {module.partition(".")[0] for module in set(sys.modules) - before}
+    print(json.dumps([name, calls, started, sorted(loaded - sys.stdlib_module_names)]), flush=True)
+    os._exit(0)
 """
 
 
-@each_slug
-def test_first_call_is_quick(slug: str, given: Given) -> None:
-    """50 ms for document, checks, plan, packed weights and threads; nothing is compiled.
-
-    Of a busy machine's time much goes to others: then 50 ms of the thread's own must do.
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_first_call_does_little(given: Given) -> None:
+    """It reads the operator's document, loads the core and packs the weights: some ten thousand
+    calls of Python's, most of them yaml's. Nothing is compiled, no process is started.
     """
-    one = given(slug, "small")
-    shapes, options = [tuple(tensor.shape) for tensor in one.tensors], one.options
-    code = FIRST.format(shapes=shapes, name=one.operator.__name__, options=options)
-    seconds: list[tuple[float, float]] = []
-    while len(seconds) < 5 and (not seconds or min(seconds)[0] >= 0.050):
-        done = subprocess.run(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=120
-        )
-        wall, own = map(float, done.stdout.split())
-        seconds.append((wall, own))
-    wall, own = map(min, zip(*seconds, strict=True))
-    assert wall < 0.050 or (own < 0.050 and wall < 0.5), seconds
+    cases = [given(slug, "small") for slug in SLUGS]
+    told = [
+        (one.operator.__name__, [tuple(each.shape) for each in one.tensors], one.options)
+        for one in cases
+    ]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FIRST, json.dumps(told)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(each) for each in done.stdout.splitlines()]
+    assert [name for name, *_ in found] == [one.operator.__name__ for one in cases]
+    for name, calls, started, loaded in found:
+        assert started == [["ctypes.dlopen", str(cpu.library.path())]], name
+        assert all(re.match("transfuse|_?yaml|_?cython", each) for each in loaded), name
+        assert 0 < calls < 100_000, name
 
 
 # ---- packed weights --------------------------------------------------------------------------
@@ -468,28 +520,6 @@ def test_torchs_default_device_does_not_matter(positions: int) -> None:
     torch.testing.assert_close(y, F.conv_transpose2d(x, w))
 
 
-# ---- memory ----------------------------------------------------------------------------------
-
-PER_THREAD = 4 * 2**20
-"""Bytes of a thread's own: two tiles, and the inputs that one of them reads."""
-
-
-@each_slug
-@pytest.mark.parametrize("count", [1, 2], ids="{} threads".format)
-def test_peak_memory(slug: str, count: int, given: Given, threads: Callable[[int], None]) -> None:
-    """Beyond its tensors a call takes the plan's scratch and a constant for each thread."""
-    threads(count)
-    one = given(slug, "cpu")
-    out = torch.zeros_like(one.empty())
-    plan = cpu.Cpu().plan(one.operator.bound(one.case), one.case.problem)
-    for _ in range(2):
-        one.function(out=out, backend="cpu")  # packs the weights, starts the threads
-    peak = HostClock().peak(lambda: one.function(out=out, backend="cpu"))
-    if peak is None:
-        pytest.skip("peak memory is only measured on Linux with glibc")
-    assert peak <= plan.scratch + count * PER_THREAD
-
-
 # ---- accuracy --------------------------------------------------------------------------------
 
 
@@ -509,36 +539,57 @@ def test_sixteen_bits_are_as_good_as_correctly_rounded(slug: str, dtype: str, gi
 
 @each_slug
 @pytest.mark.parametrize("case", ["small", "ragged", "medium"])
-def test_float32_is_no_worse_than_torch(slug: str, case: str, given: Given) -> None:
-    """At most half as much again, the luck of the draw between two good orders of summation, or
-    one ulp of the largest result for every stage and one more for the sum.
+def test_float32_rounds_little(slug: str, case: str, given: Given) -> None:
+    """An ulp of the largest result for every stage, and one more for the sum: about what a chain
+    that rounds once after each stage is off by. No other library is the measure: theirs depends on
+    what they find in the machine.
     """
     one = given(slug, line(slug, case))
     exact = one.exact()
-    chain, problem = one.operator.bound(one.case), one.case.problem
-    eager = Eager().run(chain, problem, one.x, one.weight, one.operands)
-    ours, theirs = (
-        (y.double() - exact).abs().max().item() for y in (one.function(backend="cpu"), eager)
-    )
+    error = (one.function(backend="cpu").double() - exact).abs().max().item()
     ulp = torch.finfo(torch.float32).eps * exact.abs().max().item()
-    assert ours <= max(1.5 * theirs, (len(chain.stages) + 1) * ulp)
+    assert error <= (len(one.operator.bound(one.case).stages) + 1) * ulp
 
 
+def one_by_one(problem: Problem, x: Tensor, w: Tensor) -> Tensor:
+    """The definition in float32, every product rounded and added to its output in turn: steps on
+    single elements, and so the same bits on every machine.
+    """
+    rank, axes = problem.rank, problem.axes
+    y = x.new_zeros(len(x), problem.out_channels, *(a.size + 2 * a.padding for a in axes))
+    for channel, *tap in product(range(problem.in_channels), *map(range, problem.kernel)):
+        first = [k * a.dilation for k, a in zip(tap, axes, strict=True)]
+        reached = [
+            slice(k, k + (a.n - 1) * a.stride + 1, a.stride)
+            for k, a in zip(first, axes, strict=True)
+        ]
+        weights = w[(channel, slice(None), *tap)].view(-1, *[1] * rank)
+        y[(..., *reached)].add_(x[:, channel, None] * weights)
+    return y[(..., *(slice(a.padding, a.padding + a.size) for a in axes))]
+
+
+# What the error may be of that of adding one by one. At stride 1 four times as many terms meet, and
+# the core, like others, does not add them all in one row.
+@pytest.mark.parametrize(("stride", "most"), [(1, 0.75), (2, 1.1)])
 @pytest.mark.parametrize("shape", ["ci64 co32 i24x20 k3", "ci32 co32 i21x20 k5 p2"])
-@pytest.mark.parametrize("stride", [1, 2])
-def test_rows_in_pairs_are_no_worse_than_torch(shape: str, stride: int) -> None:
-    """The same measure, where the core takes sums of rows and of weights."""
+def test_rows_in_pairs_round_little(shape: str, stride: int, most: float) -> None:
+    """Where the core takes sums of rows and of weights: the root of the mean square of errors, in
+    which single draws do not count.
+    """
     problem = Problem.parse(f"n1 {shape} s{stride}")
     chain = Chain(conv_transpose(2))
     for seed in range(4):
-        x, weight, _ = fills.real(chain, problem, seed)
-        exact = reference(chain, problem, x, weight, {})
-        ours, theirs = (
-            (each.run(chain, problem, x, weight, {}).double() - exact).abs().max().item()
-            for each in (cpu.Cpu(), Eager())
+        random = torch.Generator().manual_seed(seed)
+        x, w = (
+            torch.randn(dims, generator=random, dtype=torch.float64).float()
+            for dims in (problem.input.dims, problem.weight)
         )
-        ulp = torch.finfo(torch.float32).eps * exact.abs().max().item()
-        assert ours <= max(1.5 * theirs, 2 * ulp)
+        exact = reference(chain, problem, x, w, {})
+        ours, plain = (
+            (y.double() - exact).square().mean().sqrt().item()
+            for y in (cpu.Cpu().run(chain, problem, x, w, {}), one_by_one(problem, x, w))
+        )
+        assert ours <= most * plain
 
 
 # ---- gradients -------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ print(json.dumps([outcome.tried, outcome.faults, outcome.best.config == outcome.
     assert heuristic
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "RuntimeError"])
 def test_what_an_interrupt_leaves_is_kept(child, error):
     """Two passes convolve; the interrupt comes at the second candidate of the second."""

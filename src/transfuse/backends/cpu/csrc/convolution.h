@@ -203,6 +203,7 @@ template <class T> class Convolution {
         if (pitch % line == 0) pitch += step;  // powers of two would meet in one cache set
         const int64_t size = (depth.hi - depth.lo) * plane_rows * slab();
         if (size > copied) {
+            copied = 0, copy.reset();  // before the larger one: never both at once
             copy = allocate<T>(size + 4 * LANES<T>);  // vectors may read beyond the last row
             copied = size;
         }
