@@ -1,4 +1,4 @@
-"""Programs in C on the core for aarch64, emulated: loops, memory that runs out, the page's example."""
+"""C programs on the core for aarch64, emulated: loops, the page's example, memory that runs out."""
 
 import os
 import re
