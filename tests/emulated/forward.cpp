@@ -66,14 +66,12 @@ Frame request(Function function, const transfuse_program& program) {
     return frame;
 }
 
-std::string ask_text(Function function) { return ask(request(function)).get_text(); }
-
 thread_local std::string message;
 
-// What an answer begins with: 0, or 1 and why.
-int status(Frame& answer) {
-    const int found = answer.get<int>();
-    if (found) message = answer.get_text();
+// What an answer begins with: the function's result, and why where it is `failure`.
+template <class T> T result(Frame& answer, T failure) {
+    const T found = answer.get<T>();
+    if (found == failure) message = answer.get_text();
     return found;
 }
 
@@ -98,41 +96,46 @@ void pass(int64_t (&sizes)[5], const transfuse_step& step) {
 
 }  // namespace
 
+extern "C" {
+
 const char* transfuse_message(void) { return message.c_str(); }
 
-const char* transfuse_isa(void) {
-    static thread_local std::string name;
-    name = ask_text(Function::ISA);
-    return name.c_str();
-}
-
-const char* transfuse_isas(void) {
-    static const std::string names = ask_text(Function::ISAS);
-    return names.c_str();
-}
+#define TEXT(name)                            \
+    const char* name(void) {                  \
+        static thread_local std::string text; \
+        Frame frame = request(Function::TEXT); \
+        frame.put_text(#name);                \
+        text = ask(frame).get_text();         \
+        return text.c_str();                  \
+    }
+TEXT(transfuse_abi)
+TEXT(transfuse_isa)
+TEXT(transfuse_isas)
 
 int transfuse_use_isa(const char* name) {
     Frame frame = request(Function::USE_ISA);
     frame.put_text(name ? name : "");
     Frame answer = ask(frame);
-    return status(answer);
+    return result(answer, 1);
 }
 
 int64_t transfuse_packed_bytes(const transfuse_program* program) {
-    return ask(request(Function::PACKED_BYTES, *program)).get<int64_t>();
+    Frame answer = ask(request(Function::PACKED_BYTES, *program));
+    return result<int64_t>(answer, -1);
 }
 
 int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, void* to) {
     const transfuse_program& p = *program;
-    const size_t packed = size_t(transfuse_packed_bytes(program));
+    const int64_t packed = transfuse_packed_bytes(program);
+    if (packed < 0) return 1;  // a program that the core refuses says nothing about memory
     const int64_t sizes[5] = {p.in_channels, p.out_channels / p.groups, p.kernel[0], p.kernel[1], p.kernel[2]};
     Frame frame = request(Function::PACK, p);
     for (int i = 0; i < 5; i++) frame.put(strides[i]);
     frame.put_memory(weights, span(p.element, sizes, strides));
-    frame.put_memory(to, packed);
+    frame.put_memory(to, size_t(packed));
     Frame answer = ask(frame);
-    if (status(answer)) return 1;
-    std::memcpy(to, answer.take(packed), packed);
+    if (result(answer, 1)) return 1;
+    std::memcpy(to, answer.take(size_t(packed)), size_t(packed));
     return 0;
 }
 
@@ -141,7 +144,7 @@ int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t*
     frame.put(threads);
     frame.put_memory(data, size_t(bytes));
     Frame answer = ask(frame);
-    if (status(answer)) return 1;
+    if (result(answer, 1)) return 1;
     for (int i = 0; i < 2; i++) found[i] = answer.get<uint64_t>();
     return 0;
 }
@@ -150,16 +153,19 @@ int transfuse_finite(const void* values, int64_t count, int32_t element) {
     Frame frame = request(Function::FINITE);
     frame.put(element);
     frame.put_memory(values, size_t(count) * size_of(element));
-    return ask(frame).get<int>();
+    Frame answer = ask(frame);
+    return result(answer, -1);
 }
 
 int transfuse_run(const transfuse_program* program, int32_t threads) {
     const transfuse_program& p = *program;
+    const int64_t packed = transfuse_packed_bytes(program);
+    if (packed < 0) return 1;
     int64_t sizes[5] = {p.batch, p.in_channels, p.spatial[0], p.spatial[1], p.spatial[2]};
     Frame frame = request(Function::RUN, p);
     frame.put(threads);
     frame.put_memory(p.input, span(p.element, sizes, p.input_strides));
-    frame.put_memory(p.weights, size_t(transfuse_packed_bytes(program)));
+    frame.put_memory(p.weights, size_t(packed));
     if (p.pooled) pass(sizes, p.pool);
     sizes[1] = p.out_channels;
     for (int i = 0; i < 3; i++)
@@ -173,7 +179,9 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
     const size_t written = span(p.element, sizes, p.output_strides);
     frame.put_memory(p.output, written);
     Frame answer = ask(frame);
-    if (status(answer)) return 1;
+    if (result(answer, 1)) return 1;
     std::memcpy(p.output, answer.take(written), written);
     return 0;
 }
+
+}  // extern "C"

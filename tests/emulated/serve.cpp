@@ -1,7 +1,7 @@
 // The emulated side: one call after another is read, made on this machine's core with copies of the
 // memory that came along, and answered.
-#include <cstdio>
-#include <cstdlib>
+#include <dlfcn.h>
+
 #include <memory>
 
 #include "core.h"
@@ -51,21 +51,31 @@ struct Given {
     }
 };
 
-void put_status(Frame& answer, int status, const char* reason = nullptr) {
-    answer.put(status);
-    if (status) answer.put_text(reason ? reason : transfuse_message());
+// A function's result, and why where it is `failure`.
+template <class T> void put_result(Frame& answer, T found, T failure) {
+    answer.put(found);
+    if (found == failure) answer.put_text(transfuse_message());
 }
 
-// A result that the core wrote to its place, and nowhere else.
-void put_result(Frame& answer, int status, const Copy& result) {
-    const bool strayed = !result.intact();
-    put_status(answer, status || strayed, strayed ? "it wrote outside its result" : nullptr);
-    if (!status && !strayed) answer.put(result.data(), result.size);
+// A status, then the memory that the core wrote to, there and nowhere else.
+void put_written(Frame& answer, int status, const Copy& written) {
+    if (!status && !written.intact()) {
+        answer.put(1);
+        answer.put_text("the emulated core wrote outside its result");
+        return;
+    }
+    put_result(answer, status, 1);
+    if (!status) answer.put(written.data(), written.size);
+}
+
+void text(Frame& request, Frame& answer) {
+    void* found = dlsym(RTLD_DEFAULT, request.get_text().c_str());
+    answer.put_text(found ? reinterpret_cast<const char* (*)()>(found)() : "");
 }
 
 void packed_bytes(Frame& request, Frame& answer) {
     const Given given(request);
-    answer.put(transfuse_packed_bytes(&given.program));
+    put_result<int64_t>(answer, transfuse_packed_bytes(&given.program), -1);
 }
 
 void pack(Frame& request, Frame& answer) {
@@ -73,14 +83,14 @@ void pack(Frame& request, Frame& answer) {
     int64_t strides[5];
     for (int64_t& stride : strides) stride = request.get<int64_t>();
     const Copy weights(request), to(request);
-    put_result(answer, transfuse_pack(&given.program, weights.data(), strides, to.data()), to);
+    put_written(answer, transfuse_pack(&given.program, weights.data(), strides, to.data()), to);
 }
 
 void digest(Frame& request, Frame& answer) {
     const int32_t threads = request.get<int32_t>();
     const Copy data(request);
     uint64_t found[2] = {};
-    put_status(answer, transfuse_digest(data.data(), int64_t(data.size), threads, found));
+    put_result(answer, transfuse_digest(data.data(), int64_t(data.size), threads, found), 1);
     for (uint64_t each : found) answer.put(each);
 }
 
@@ -88,7 +98,7 @@ void finite(Frame& request, Frame& answer) {
     const int32_t element = request.get<int32_t>();
     const Copy values(request);
     const size_t each = element == TF_F64 ? 8 : element == TF_F32 ? 4 : 2;
-    answer.put(transfuse_finite(values.data(), int64_t(values.size / each), element));
+    put_result(answer, transfuse_finite(values.data(), int64_t(values.size / each), element), -1);
 }
 
 void run(Frame& request, Frame& answer) {
@@ -105,15 +115,14 @@ void run(Frame& request, Frame& answer) {
     given.program.input = input.data();
     given.program.weights = weights.data();
     given.program.output = output.data();
-    put_result(answer, transfuse_run(&given.program, threads), output);
+    put_written(answer, transfuse_run(&given.program, threads), output);
 }
 
 Frame answered(Frame& request) {
     Frame answer;
     switch (request.get<Function>()) {
-        case Function::ISA: answer.put_text(transfuse_isa()); break;
-        case Function::ISAS: answer.put_text(transfuse_isas()); break;
-        case Function::USE_ISA: put_status(answer, transfuse_use_isa(request.get_text().c_str())); break;
+        case Function::TEXT: text(request, answer); break;
+        case Function::USE_ISA: put_result(answer, transfuse_use_isa(request.get_text().c_str()), 1); break;
         case Function::PACKED_BYTES: packed_bytes(request, answer); break;
         case Function::PACK: pack(request, answer); break;
         case Function::DIGEST: digest(request, answer); break;

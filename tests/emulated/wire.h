@@ -11,7 +11,8 @@
 #include <string>
 #include <vector>
 
-enum class Function : int32_t { ISA, ISAS, USE_ISA, PACKED_BYTES, PACK, DIGEST, FINITE, RUN };
+// TEXT: any function that gives a text and takes nothing, by its name.
+enum class Function : int32_t { TEXT, USE_ISA, PACKED_BYTES, PACK, DIGEST, FINITE, RUN };
 
 constexpr size_t LINE = 64;  // bytes: no loop looks at more of an address
 
