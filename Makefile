@@ -3,9 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 SANITIZED := build/sanitize/transfuse/backends/cpu/libtransfuse_cpu.so
+EMULATED := build/neon/libtransfuse_cpu.so
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-isas test-gpu lint types sanitize format clean
+.PHONY: help demo test test-long test-isas test-neon test-gpu lint types sanitize wheel format clean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -22,7 +23,7 @@ test: lint types ## the quick gate: lint, types, every test that is not marked l
 	@echo "tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not long"
 
-test-long: sanitize test-isas ## the rest: sanitizers, every instruction set, the tests marked long
+test-long: sanitize test-isas test-neon ## the rest: sanitizers, every instruction set, NEON, tests marked long
 	@echo "long tests"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long
 
@@ -59,6 +60,25 @@ sanitize: $(SANITIZED) ## the core's tests with the address and undefined-behavi
 
 SANITIZED_TESTS := $(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random)
 
+# Only the core is emulated, torch is not: the library that the tests load passes every call on.
+test-neon: $(EMULATED) ## the core's tests on NEON, emulated; needs qemu-user and g++-aarch64-linux-gnu
+	@echo "NEON, emulated"
+	@TRANSFUSE_CORE=$(CURDIR)/$(EMULATED) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 \
+		tests/backends/test_cpu_exact.py tests/backends/test_cpu_stages.py tests/backends/test_cpu_digest.py \
+		tests/backends/test_cpu_random.py tests/emulated
+
+# The wheel is built from the sdist, and both are tried as a user has them. It is for systems as old as its
+# symbols allow: what GCC 12 has for half floats comes from the compiler's own archive, not from the
+# system's library. OpenMP stays out, since a process must have only one: torch brings it.
+wheel: $(READY) ## an sdist and a manylinux wheel, each installed and run in an empty environment
+	@echo "wheel: dist (some minutes)"
+	@rm -rf build/wheel dist && mkdir -p build/wheel
+	@{ CXX=$(CXX) $(BIN)/python -m build -o build/wheel -C cmake.define.CMAKE_CXX_STANDARD_LIBRARIES=-lgcc && \
+		PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --exclude libgomp.so.1 -w dist build/wheel/*.whl; \
+	} >build/wheel/log 2>&1 || { cat build/wheel/log; false; }
+	@mv build/wheel/*.tar.gz dist
+	@DIST=dist $(BIN)/python -m pytest -q tests/package
+
 format: $(READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format
@@ -81,3 +101,16 @@ $(SANITIZED): $(READY)
 		--target build/sanitize -C build-dir=build/sanitize-objects \
 		-C cmake.define.TRANSFUSE_SANITIZE=ON -C install.strip=false .
 	@touch $@
+
+# The core for aarch64, the program in which it runs emulated, and the library that passes calls on to it.
+CSRC := src/transfuse/backends/cpu/csrc
+AARCH64 := build/neon/aarch64/transfuse/backends/cpu
+$(EMULATED): $(READY) $(wildcard tests/emulated/*.cpp tests/emulated/*.h tests/emulated/*.cmake)
+	@echo "core for aarch64: build/neon (under a minute)"
+	@cmake --no-warn-unused-cli -S . -B build/neon/objects -DCMAKE_TOOLCHAIN_FILE=tests/emulated/aarch64.cmake \
+		-DCMAKE_INSTALL_PREFIX=build/neon/aarch64 >/dev/null
+	@cmake --build build/neon/objects -j 2 >/dev/null && cmake --install build/neon/objects >/dev/null
+	@aarch64-linux-gnu-g++ -std=c++17 -O2 -Wall -Wextra -I$(CSRC) tests/emulated/serve.cpp \
+		$(AARCH64)/libtransfuse_cpu.so -Wl,-rpath,$(CURDIR)/$(AARCH64) -o build/neon/serve
+	@$(CXX) -std=c++17 -O2 -Wall -Wextra -fPIC -shared -I$(CSRC) -DSERVE='"$(CURDIR)/build/neon/serve"' \
+		tests/emulated/forward.cpp -o $@

@@ -1,0 +1,187 @@
+// A library in the core's place, for TRANSFUSE_CORE: it computes nothing. Each call goes to the core
+// of another machine, which runs emulated, with all the memory that its pointers lead to; what that
+// core wrote comes back. So the tests run as they are, and torch is not emulated.
+#include <fcntl.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+#include "core.h"
+#include "wire.h"
+
+namespace {
+
+[[noreturn]] void lost(const char* what) {
+    std::fprintf(stderr, "the emulated core: %s\n", what);
+    std::abort();
+}
+
+// The emulated process. Its standard input ends with this process, and so does it.
+class Emulated {
+  public:
+    Emulated() {
+        int down[2], up[2];
+        if (pipe2(down, O_CLOEXEC) || pipe2(up, O_CLOEXEC)) lost("no pipe");
+        const pid_t child = fork();
+        if (child < 0) lost("no process");
+        if (!child) {
+            dup2(down[0], STDIN_FILENO);
+            dup2(up[1], STDOUT_FILENO);
+            execlp("qemu-aarch64", "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", SERVE, nullptr);
+            std::perror("qemu-aarch64");
+            _exit(127);
+        }
+        close(down[0]), close(up[1]);
+        to = down[1], from = up[0];
+    }
+
+    Frame ask(const Frame& request) {
+        const std::lock_guard<std::mutex> alone(turn);
+        Frame answer;
+        if (!request.send(to) || !answer.receive(from)) lost("it has ended");
+        return answer;
+    }
+
+  private:
+    int to, from;
+    std::mutex turn;
+};
+
+Frame ask(const Frame& request) {
+    static Emulated emulated;
+    return emulated.ask(request);
+}
+
+Frame request(Function function) {
+    Frame frame;
+    frame.put(function);
+    return frame;
+}
+
+Frame request(Function function, const transfuse_program& program) {
+    Frame frame = request(function);
+    frame.put(program);
+    for (int32_t i = 0; i < program.steps_count; i++) frame.put(program.steps[i]);
+    return frame;
+}
+
+thread_local std::string message;
+
+// What an answer begins with: the function's result, and why where it is `failure`.
+template <class T> T result(Frame& answer, T failure) {
+    const T found = answer.get<T>();
+    if (found == failure) message = answer.get_text();
+    return found;
+}
+
+size_t size_of(int32_t element) { return element == TF_F64 ? 8 : element == TF_F32 ? 4 : 2; }
+
+// Bytes from a tensor's first element to its last.
+size_t span(int32_t element, const int64_t (&sizes)[5], const int64_t* strides) {
+    int64_t last = 0;
+    for (int i = 0; i < 5; i++) {
+        if (!sizes[i]) return 0;
+        last += (sizes[i] - 1) * strides[i];
+    }
+    return size_t(last + 1) * size_of(element);
+}
+
+// The sizes after a step; one that is no window has a window of 1.
+void pass(int64_t (&sizes)[5], const transfuse_step& step) {
+    if (step.op == TF_SUM) sizes[1] = 1;
+    for (int i = 0; i < 3; i++)
+        sizes[2 + i] = (sizes[2 + i] + 2 * step.padding[i] - step.kernel[i]) / step.stride[i] + 1;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* transfuse_message(void) { return message.c_str(); }
+
+#define TEXT(name)                            \
+    const char* name(void) {                  \
+        static thread_local std::string text; \
+        Frame frame = request(Function::TEXT); \
+        frame.put_text(#name);                \
+        text = ask(frame).get_text();         \
+        return text.c_str();                  \
+    }
+TEXT(transfuse_abi)
+TEXT(transfuse_isa)
+TEXT(transfuse_isas)
+
+int transfuse_use_isa(const char* name) {
+    Frame frame = request(Function::USE_ISA);
+    frame.put_text(name ? name : "");
+    Frame answer = ask(frame);
+    return result(answer, 1);
+}
+
+int64_t transfuse_packed_bytes(const transfuse_program* program) {
+    Frame answer = ask(request(Function::PACKED_BYTES, *program));
+    return result<int64_t>(answer, -1);
+}
+
+int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, void* to) {
+    const transfuse_program& p = *program;
+    const int64_t packed = transfuse_packed_bytes(program);
+    if (packed < 0) return 1;  // a program that the core refuses says nothing about memory
+    const int64_t sizes[5] = {p.in_channels, p.out_channels / p.groups, p.kernel[0], p.kernel[1], p.kernel[2]};
+    Frame frame = request(Function::PACK, p);
+    for (int i = 0; i < 5; i++) frame.put(strides[i]);
+    frame.put_memory(weights, span(p.element, sizes, strides));
+    frame.put_memory(to, size_t(packed));
+    Frame answer = ask(frame);
+    if (result(answer, 1)) return 1;
+    std::memcpy(to, answer.take(size_t(packed)), size_t(packed));
+    return 0;
+}
+
+int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t* found) {
+    Frame frame = request(Function::DIGEST);
+    frame.put(threads);
+    frame.put_memory(data, size_t(bytes));
+    Frame answer = ask(frame);
+    if (result(answer, 1)) return 1;
+    for (int i = 0; i < 2; i++) found[i] = answer.get<uint64_t>();
+    return 0;
+}
+
+int transfuse_finite(const void* values, int64_t count, int32_t element) {
+    Frame frame = request(Function::FINITE);
+    frame.put(element);
+    frame.put_memory(values, size_t(count) * size_of(element));
+    Frame answer = ask(frame);
+    return result(answer, -1);
+}
+
+int transfuse_run(const transfuse_program* program, int32_t threads) {
+    const transfuse_program& p = *program;
+    const int64_t packed = transfuse_packed_bytes(program);
+    if (packed < 0) return 1;
+    int64_t sizes[5] = {p.batch, p.in_channels, p.spatial[0], p.spatial[1], p.spatial[2]};
+    Frame frame = request(Function::RUN, p);
+    frame.put(threads);
+    frame.put_memory(p.input, span(p.element, sizes, p.input_strides));
+    frame.put_memory(p.weights, size_t(packed));
+    if (p.pooled) pass(sizes, p.pool);
+    sizes[1] = p.out_channels;
+    for (int i = 0; i < 3; i++)
+        sizes[2 + i] = (sizes[2 + i] - 1) * p.stride[i] - 2 * p.padding[i] +
+                       p.dilation[i] * (p.kernel[i] - 1) + p.output_padding[i] + 1;
+    for (int32_t i = 0; i < p.steps_count; i++) {
+        frame.put_memory(p.steps[i].t0, size_t(sizes[1]) * size_of(p.element));
+        frame.put_memory(p.steps[i].t1, size_t(sizes[1]) * size_of(p.element));
+        pass(sizes, p.steps[i]);
+    }
+    const size_t written = span(p.element, sizes, p.output_strides);
+    frame.put_memory(p.output, written);
+    Frame answer = ask(frame);
+    if (result(answer, 1)) return 1;
+    std::memcpy(p.output, answer.take(written), written);
+    return 0;
+}
+
+}  // extern "C"

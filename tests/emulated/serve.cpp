@@ -1,0 +1,141 @@
+// The emulated side: one call after another is read, made on this machine's core with copies of the
+// memory that came along, and answered.
+#include <dlfcn.h>
+
+#include <memory>
+
+#include "core.h"
+#include "wire.h"
+
+namespace {
+
+// A copy of the other side's memory, aligned alike, with bytes around it that must stay.
+class Copy {
+  public:
+    explicit Copy(Frame& frame) : size(frame.get<size_t>()) {
+        const size_t off = frame.get<size_t>();
+        there = frame.get<bool>();
+        memory.assign(size + 2 * AROUND + 2 * LINE, MARK);
+        const uintptr_t first = reinterpret_cast<uintptr_t>(memory.data()) + AROUND;
+        at = memory.data() + AROUND + (LINE + off - first % LINE) % LINE;
+        if (there) std::memcpy(at, frame.take(size), size);
+    }
+    Copy(const Copy&) = delete;
+
+    char* data() const { return there ? at : nullptr; }
+    bool intact() const {
+        for (const char* p = memory.data(); p < memory.data() + memory.size(); p++)
+            if (*p != MARK && (p < at || p >= at + size)) return false;
+        return true;
+    }
+
+    const size_t size;
+
+  private:
+    static constexpr size_t AROUND = 1024;
+    static constexpr char MARK = 0x5a;
+    bool there;
+    std::vector<char> memory;
+    char* at;
+};
+
+// A program whose pointers lead nowhere yet.
+struct Given {
+    transfuse_program program;
+    std::vector<transfuse_step> steps;
+
+    explicit Given(Frame& frame) : program(frame.get<transfuse_program>()) {
+        for (int32_t i = 0; i < program.steps_count; i++) steps.push_back(frame.get<transfuse_step>());
+        program.steps = steps.data();
+        program.input = program.weights = program.output = nullptr;
+    }
+};
+
+// A function's result, and why where it is `failure`.
+template <class T> void put_result(Frame& answer, T found, T failure) {
+    answer.put(found);
+    if (found == failure) answer.put_text(transfuse_message());
+}
+
+// A status, then the memory that the core wrote to, there and nowhere else.
+void put_written(Frame& answer, int status, const Copy& written) {
+    if (!status && !written.intact()) {
+        answer.put(1);
+        answer.put_text("the emulated core wrote outside its result");
+        return;
+    }
+    put_result(answer, status, 1);
+    if (!status) answer.put(written.data(), written.size);
+}
+
+void text(Frame& request, Frame& answer) {
+    void* found = dlsym(RTLD_DEFAULT, request.get_text().c_str());
+    answer.put_text(found ? reinterpret_cast<const char* (*)()>(found)() : "");
+}
+
+void packed_bytes(Frame& request, Frame& answer) {
+    const Given given(request);
+    put_result<int64_t>(answer, transfuse_packed_bytes(&given.program), -1);
+}
+
+void pack(Frame& request, Frame& answer) {
+    Given given(request);
+    int64_t strides[5];
+    for (int64_t& stride : strides) stride = request.get<int64_t>();
+    const Copy weights(request), to(request);
+    put_written(answer, transfuse_pack(&given.program, weights.data(), strides, to.data()), to);
+}
+
+void digest(Frame& request, Frame& answer) {
+    const int32_t threads = request.get<int32_t>();
+    const Copy data(request);
+    uint64_t found[2] = {};
+    put_result(answer, transfuse_digest(data.data(), int64_t(data.size), threads, found), 1);
+    for (uint64_t each : found) answer.put(each);
+}
+
+void finite(Frame& request, Frame& answer) {
+    const int32_t element = request.get<int32_t>();
+    const Copy values(request);
+    const size_t each = element == TF_F64 ? 8 : element == TF_F32 ? 4 : 2;
+    put_result(answer, transfuse_finite(values.data(), int64_t(values.size / each), element), -1);
+}
+
+void run(Frame& request, Frame& answer) {
+    Given given(request);
+    const int32_t threads = request.get<int32_t>();
+    const Copy input(request), weights(request);
+    std::vector<std::unique_ptr<Copy>> operands;
+    for (transfuse_step& step : given.steps)
+        for (const void** tensor : {&step.t0, &step.t1}) {
+            operands.push_back(std::make_unique<Copy>(request));
+            *tensor = operands.back()->data();
+        }
+    const Copy output(request);
+    given.program.input = input.data();
+    given.program.weights = weights.data();
+    given.program.output = output.data();
+    put_written(answer, transfuse_run(&given.program, threads), output);
+}
+
+Frame answered(Frame& request) {
+    Frame answer;
+    switch (request.get<Function>()) {
+        case Function::TEXT: text(request, answer); break;
+        case Function::USE_ISA: put_result(answer, transfuse_use_isa(request.get_text().c_str()), 1); break;
+        case Function::PACKED_BYTES: packed_bytes(request, answer); break;
+        case Function::PACK: pack(request, answer); break;
+        case Function::DIGEST: digest(request, answer); break;
+        case Function::FINITE: finite(request, answer); break;
+        case Function::RUN: run(request, answer); break;
+    }
+    return answer;
+}
+
+}  // namespace
+
+int main() {
+    Frame request;
+    while (request.receive(STDIN_FILENO))
+        if (!answered(request).send(STDOUT_FILENO)) return 1;
+}
