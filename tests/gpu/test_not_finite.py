@@ -16,7 +16,7 @@ from transfuse.stages import batch_norm, clamp, conv_transpose, softmax
 
 # With a statistic on Hopper, whose loop gathers elsewhere than the careful launch does.
 CHAINS: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "moments": ("n8 ci64 co64 i32x32 k3 p1", (batch_norm(),)),
+    "moments": ("n8 ci64 co64 i32x32 k3 p1", (batch_norm(training=True),)),
     "peaks": ("n8 ci64 co64 i32x32 k3 p1", (softmax("space"),)),
     "exponentials": ("n8 ci64 co64 i32x32 k3 p1", (clamp(-1.0, 1.0), softmax("space"))),
 }

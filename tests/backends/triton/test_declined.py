@@ -78,8 +78,12 @@ def test_what_follows_a_wrong_kernel_counts_too(compiler: Compiler) -> None:
     """The statistics' kernel is the fourth: by then the first ones could have written results."""
     compiler.wrong = "merge"
     out = torch.full((2, 5, 9, 9), 7.0)
-    right = transfuse.conv_transpose(X, W, stride=2, then=[batch_norm()], backend="eager")
-    assert transfuse.conv_transpose(X, W, stride=2, then=[batch_norm()], out=out) is out
+    right = transfuse.conv_transpose(
+        X, W, stride=2, then=[batch_norm(training=True)], backend="eager"
+    )
+    assert (
+        transfuse.conv_transpose(X, W, stride=2, then=[batch_norm(training=True)], out=out) is out
+    )
     assert torch.equal(out, right)
     assert compiler.launched == []
 

@@ -18,7 +18,7 @@ from .conftest import Child
 PROBLEM = Problem.parse("n2 ci3 co5 i4x3 k3 s2 p1")
 CHAINS = {
     "nothing gathered": (conv_transpose(2), tanh()),
-    "moments": (conv_transpose(2), batch_norm()),
+    "moments": (conv_transpose(2), batch_norm(training=True)),
     "exponentials": (conv_transpose(2), clamp(-1.0, 1.0), softmax("space")),
 }
 FINITE, WILD = 0, 1
