@@ -37,15 +37,18 @@ types: $(READY) ## mypy, strict
 	@echo "types"
 	@$(BIN)/mypy
 
-# Python is not built with them, so their runtime is loaded before it; leaks are Python's own affair.
+# Python is not built with them, so their runtime is loaded before it, and C++'s, whose exceptions it watches;
+# leaks are Python's own affair. The fuzzer asks for more memory than there is: that must fail, not end it.
 # A report goes straight to the terminal: the process ends before pytest could show what it captured.
+WATCHED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=512 \
+	UBSAN_OPTIONS=print_stacktrace=1 TRANSFUSE_CORE=$(CURDIR)/$(SANITIZED) OMP_NUM_THREADS=1
 sanitize: $(SANITIZED) ## the core's tests with the address and undefined-behaviour sanitizers
 	@echo "sanitize"
-	@LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		UBSAN_OPTIONS=print_stacktrace=1 TRANSFUSE_CORE=$(CURDIR)/$(SANITIZED) OMP_NUM_THREADS=1 \
-		$(BIN)/python -m pytest -q --capture=sys \
+	@$(WATCHED) $(BIN)/python -m pytest -q --capture=sys \
 		tests/backends/test_cpu_exact.py tests/backends/test_cpu_stages.py tests/backends/test_cpu_digest.py \
-		tests/backends/test_cpu_random.py
+		tests/backends/test_cpu_random.py tests/backends/test_cpu_boundary.py
+	@$(WATCHED) $(BIN)/python tests/fuzz.py --calls 4000 --seed 1
 
 format: $(READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet
