@@ -41,10 +41,7 @@ def survives(script: str) -> None:
     assert found.stdout.strip() in ("right", "raised")
 
 
-@pytest.mark.parametrize(
-    ("rank", "stride"),
-    [(1, 2**32), (2, 2**32), (3, 2**32), (1, 2**31), (2, 2**63 - 1), (1, 2**64), (3, 2**64 + 1)],
-)
+@pytest.mark.parametrize(("rank", "stride"), [(1, 2**32), (2, 2**31), (3, 2**32), (3, 2**64 + 1)])
 def test_a_stride_that_torch_refuses_is_refused(rank: int, stride: int) -> None:
     survives(f"""
 x, w = ones(1, 1, *(1,) * {rank}), ones(1, 1, *(2,) * {rank})
@@ -59,18 +56,18 @@ print("raised")
 """)
 
 
-@pytest.mark.parametrize("stride", [2**22, 2**16, INT32])
-@pytest.mark.parametrize("kernel", [1, 2])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_wide_stride_on_one_position(stride: int, kernel: int, dtype: str) -> None:
+@pytest.mark.parametrize("stride", [2**16, 2**22, INT32])
+def test_a_wide_stride_on_one_position(stride: int) -> None:
+    """Judged in float64: torch's own float32 crashes on some of these."""
     survives(f"""
-for padded in (0, 1):
-    x, w = ones(2, 3, 1, 1, 1).to(torch.{dtype}), ones(3, 5, *({kernel},) * 3).to(torch.{dtype})
-    if padded and {kernel} == 1:
-        continue
-    options = dict(stride={stride}, padding=(0, 0, padded and 0), dilation=1 + padded)
-    y = conv_transpose(x, w, backend="cpu", **options)
-    assert torch.equal(y, F.conv_transpose3d(x, w, **options))
+for kernel, dtype in ((1, torch.float32), (2, torch.float32), (2, torch.float64)):
+    x, w = ones(2, 3, 1, 1, 1).to(dtype), ones(3, 5, kernel, kernel, kernel).to(dtype)
+    for options in (dict(), dict(dilation=2), dict(groups=1, padding=(0, 0, kernel - 1))):
+        if kernel == 2 and options.get("padding"):
+            options["dilation"] = 3
+        y = conv_transpose(x, w, stride={stride}, backend="cpu", **options)
+        z = F.conv_transpose3d(x.double(), w.double(), stride={stride}, **options)
+        assert torch.equal(y.double(), z)
 print("right")
 """)
 
@@ -118,7 +115,8 @@ print("right")
 
 
 def same(call: Callable[..., Tensor], x: Tensor, w: Tensor, **options: Any) -> None:
-    assert torch.equal(conv_transpose(x, w, backend="cpu", **options), call(x, w, **options))
+    expected = call(x.double(), w.double(), **options)
+    assert torch.equal(conv_transpose(x, w, backend="cpu", **options).double(), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
