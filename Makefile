@@ -50,15 +50,19 @@ types: $(READY) ## mypy, strict
 	@echo "types"
 	@$(BIN)/mypy
 
-# Python is not built with them, so their runtime is loaded before it; leaks are Python's own affair.
+# Python is not built with them, so their runtime is loaded before it, and C++'s, whose exceptions it watches;
+# leaks are Python's own affair. The fuzzer asks for more memory than there is: that must fail, not end it.
 # A report goes straight to the terminal: the process ends before pytest could show what it captured.
+WATCHED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=512 \
+	UBSAN_OPTIONS=print_stacktrace=1 TRANSFUSE_CORE=$(CURDIR)/$(SANITIZED) OMP_NUM_THREADS=1
 sanitize: $(SANITIZED) ## the core's tests with the address and undefined-behaviour sanitizers
-	@for isa in $(ISAS); do echo "sanitize $$isa"; TRANSFUSE_ISA=$$isa OMP_NUM_THREADS=1 \
-		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
-		UBSAN_OPTIONS=print_stacktrace=1 TRANSFUSE_CORE=$(CURDIR)/$(SANITIZED) \
+	@for isa in $(ISAS); do echo "sanitize $$isa"; TRANSFUSE_ISA=$$isa $(WATCHED) \
 		$(BIN)/python -m pytest -q -n 2 --capture=sys $(SANITIZED_TESTS) || exit 1; done
+	@echo "fuzz"
+	@$(WATCHED) $(BIN)/python tests/fuzz.py --calls 4000 --seed 1
 
-SANITIZED_TESTS := $(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random)
+SANITIZED_TESTS := $(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random boundary)
 
 # Only the core is emulated, torch is not: the library that the tests load passes every call on.
 test-neon: $(EMULATED) ## the core's tests on NEON, emulated; needs qemu-user and g++-aarch64-linux-gnu

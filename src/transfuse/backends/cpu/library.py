@@ -181,7 +181,7 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     return core
 
 
-def _given(number: int, function: Any, arguments: Any) -> int:
+def _given(number: Any, function: Any, arguments: Any) -> Any:
     """A function's result; -1 stands for a failure."""
     if number < 0:
         core = load()

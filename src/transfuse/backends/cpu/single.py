@@ -20,9 +20,10 @@ PRODUCT = Chain(conv_transpose(1))
 def serves(chain: Chain, problem: Problem) -> bool:
     """Whether the output is such a product, and a bias may be added to it after it was rounded."""
     plain = {*problem.spatial} == {1} == {*problem.dilation} and problem.groups == 1
+    some = problem.batch > 0  # samples become channels, and of these there is one at least
     cropped = any((*problem.padding, *problem.output_padding))
     wide = ELEMENTS[problem.dtype].dtype == ELEMENTS[problem.dtype].compute
-    return len(chain.stages) == 1 and plain and not cropped and wide
+    return len(chain.stages) == 1 and some and plain and not cropped and wide
 
 
 def product(problem: Problem) -> Problem:

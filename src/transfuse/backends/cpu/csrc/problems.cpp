@@ -77,6 +77,10 @@ class Call {
         shape = dims(p.batch, p.in_channels, p.spatial);
         inputs = elements("input", shape);
         weights = elements("kernel", dims(p.in_channels, p.out_channels / p.groups, p.kernel));
+        const Sizes kernel(p.kernel + 3 - rank, p.kernel + 3);
+        if (product(kernel) > LARGEST)
+            refuse(conv, ": kernel of shape ", kernel, " has ", product(kernel), " taps, more than ", LARGEST,
+                   " (2^31 - 1)");
     }
 
     // Windows of `size` along every axis, side by side; what fills none is dropped.

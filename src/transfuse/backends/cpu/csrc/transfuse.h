@@ -5,8 +5,8 @@
  *
  * Tensors are contiguous, the last axis innermost, and have the shapes in the comments: B samples,
  * Ci and Co channels, a kernel of Kd x Kh x Kw. The output may not overlap an input. A batch of 0
- * succeeds, and its input and output may then be null. No size may exceed 2^31 - 1, no tensor 2^48
- * elements. `transfuse show SLUG` prints the whole definition.
+ * succeeds, and its input and output may then be null. No size may exceed 2^31 - 1, nor the taps of a
+ * kernel; no tensor 2^48 elements. `transfuse show SLUG` prints the whole definition.
  *
  * Element types, by the ending of the name: f32 float, f64 double, f16 IEEE half and bf16 bfloat16
  * as their 16 bits. Both 16-bit types compute in float and round once, to nearest even.
