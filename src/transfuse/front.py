@@ -35,6 +35,7 @@ from transfuse.tensors import (
     expect_shape,
     expect_tensor,
     in_bounds,
+    not_for_inference,
     same_type_and_place,
     span,
     writable,
@@ -253,6 +254,7 @@ def _compute(
 ) -> Tensor:
     tensors = (x, weight, *operands.values()) if operands else (x, weight)
     if out is not None:
+        not_for_inference(out)
         tensors += (out,)
     why = plain.why_not(tensors)
     if why:
