@@ -6,7 +6,6 @@ from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
-from torch.overrides import is_tensor_like
 
 from transfuse.problem import Shape
 
@@ -52,7 +51,7 @@ class Stage:
     def __post_init__(self) -> None:
         for each in fields(self):
             types, given = each.metadata.get("parameter", (object,)), getattr(self, each.name)
-            if Tensor in types and is_tensor_like(given):  # such as what a tracer has for one
+            if Tensor in types and hasattr(given, "__torch_function__"):  # a tensor, or a tracer's
                 continue
             if not isinstance(given, types) and given is not each.default:
                 known = ", ".join(t.__name__ for t in types)
