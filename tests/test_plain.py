@@ -139,6 +139,7 @@ def test_forward_mode(case: Any) -> None:
 
 def test_gradients_as_a_transform(case: Any) -> None:
     call, tensors = case
+    tensors = [each.double() for each in tensors]
     learnt = [each.clone().requires_grad_() for each in tensors]
     call(*learnt).square().sum().backward()
     indices = tuple(range(len(tensors)))
