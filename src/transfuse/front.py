@@ -37,6 +37,7 @@ from transfuse.tensors import (
     expect_shape,
     expect_tensor,
     in_bounds,
+    not_for_inference,
     same_type_and_place,
     span,
     updatable,
@@ -259,6 +260,7 @@ def _compute(
 ) -> Tensor:
     tensors = (x, weight, *operands.values()) if operands else (x, weight)
     if out is not None:
+        not_for_inference(out)
         tensors += (out,)
     why = plain.why_not(tensors)
     if why:

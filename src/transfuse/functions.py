@@ -34,6 +34,11 @@ def conv_transpose(
     ``tf32``, or as torch is set to. ``before`` and ``then`` are stages from ``transfuse.stages``::
 
         conv_transpose(x, w, b, stride=2, then=[sigmoid(), group_norm(8, gw, gb)])
+
+    To torch the chain is one operation. Under autocast all its tensors are cast as torch's own
+    convolutions cast theirs (float64 stays), and so is the result; a call with ``out`` casts
+    nothing, as in torch. Inside a trace, a mode or a transform of torch's, and on tensors that are
+    more than memory, it runs as torch operations; a fused backend asked for by name raises there.
     """
     return _convolve(
         None, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,

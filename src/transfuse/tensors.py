@@ -48,17 +48,17 @@ any_autocast = torch._C._is_any_autocast_enabled
 
 def autocasts(x: object) -> bool:
     """Whether torch is to cast what operations on the device of ``x`` are given."""
-    return isinstance(x, Tensor) and torch.is_autocast_enabled(x.device.type)
+    if not isinstance(x, Tensor):
+        return False
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def autocast(tensor: Tensor) -> Tensor:
     """A tensor as torch's convolutions take it under autocast: float64 stays what it is."""
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-        return tensor
-    device = tensor.device.type
-    if tensor.dtype == torch.float64 or not torch.is_autocast_enabled(device):
-        return tensor
-    return tensor.to(torch.get_autocast_dtype(device))
+    if autocasts(tensor) and tensor.is_floating_point() and tensor.dtype != torch.float64:
+        return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+    return tensor
 
 
 def dense(name: str, tensor: Tensor) -> None:
@@ -145,15 +145,20 @@ def writable(out: Tensor, shape: Shape, inputs: Mapping[str, Tensor]) -> None:
         raise RuntimeError(
             "out= does not support automatic differentiation, but a tensor requires grad"
         )
-    if out.is_inference() and not torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "Inplace update to inference tensor outside InferenceMode is not allowed."
-            "You can make a clone to get a normal tensor before doing inplace update."
-        )
     if _may_overlap_itself(out):
         raise RuntimeError(
             f"output of strides {list(out.stride())} may hold two elements in one place; "
             "pass a tensor of its own memory"
+        )
+
+
+def not_for_inference(out: object) -> None:
+    """Refuse an inference tensor outside inference mode, in torch's words."""
+    inference = isinstance(out, Tensor) and out.is_inference()
+    if inference and not torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "Inplace update to inference tensor outside InferenceMode is not allowed."
+            "You can make a clone to get a normal tensor before doing inplace update."
         )
 
 

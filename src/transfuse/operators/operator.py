@@ -182,6 +182,7 @@ class Solution:
 
     Reads the inputs, writes ``output`` in place, returns None. Tensors may be torch tensors,
     NumPy arrays or anything with DLPack; their shapes are checked against the size arguments.
+    Autocast casts nothing here: the output has a type of its own.
     """
 
     __signature__ = _SignatureOf()

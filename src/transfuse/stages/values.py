@@ -12,7 +12,6 @@ from typing import Any, Union, get_args, get_origin
 
 import numpy as np
 from torch import Tensor
-from torch.overrides import is_tensor_like
 
 from transfuse.geometry import integer
 
@@ -43,7 +42,7 @@ def plain(stage: str, name: str, value: object, kinds: Kinds) -> object:
     """
     if type(value) in _AS_THEY_ARE and type(value) in kinds:
         return value
-    if Tensor in kinds and is_tensor_like(value):  # or what a tracer has in place of one
+    if Tensor in kinds and hasattr(value, "__torch_function__"):  # a tensor, or a tracer's
         return value
     if isinstance(value, str) and str in kinds:
         return str.__str__(value)
@@ -90,7 +89,7 @@ def exact(value: object) -> Hashable:
         return _bits(value)
     if kind is str or kind is int or value is None:
         return value
-    if is_tensor_like(value):
+    if hasattr(value, "__torch_function__"):
         return Tensor, id(value)
     if isinstance(value, tuple):
         return kind, *map(exact, value)
