@@ -354,7 +354,18 @@ def test_idle_memory_is_given_up_for_what_is_needed() -> None:
     quiet(SCARCE)
 
 
-# ---- threads, collectors, processes ----------------------------------------------------------
+# ---- interrupts, threads, collectors, processes -----------------------------------------------
+
+
+def test_no_line_of_python_runs_when_a_result_ends() -> None:
+    """A Ctrl-C that came amid such lines would be lost: nobody could catch it there."""
+    ran: list[str] = []
+    for _ in range(2):
+        y = call()
+        sys.setprofile(lambda frame, event, _: ran.append(f"{event} of {frame.f_code.co_name}"))
+        del y
+        sys.setprofile(None)
+    assert [each for each in ran if each.startswith("call")] == []
 
 
 def test_python_threads_get_memory_of_their_own() -> None:
