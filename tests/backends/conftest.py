@@ -61,7 +61,7 @@ class NormCall:
 
     def moved(self) -> dict[str, Tensor]:
         """The running statistics after one call, by F.batch_norm in float64."""
-        mean, var = (self.operands[name].double().flatten() for name in NAMES[:2])
+        mean, var = (self.operands[name].double().flatten().clone() for name in NAMES[:2])
         if self.training:
             convolve: Any = getattr(F, f"conv_transpose{self.problem.rank}d")
             p = self.problem

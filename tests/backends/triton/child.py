@@ -145,7 +145,7 @@ def interpret(
             results.append(out)
         for ready in engine._ready.values():
             launched = [described(launch) for launch in ready.recipe.launches]
-    return {"results": results, "launches": launched}
+    return {"results": results, "launches": launched, "operands": operands}
 
 
 def described(launch: Any) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def merge_moments(count_a, mean_a, square_a, count_b, mean_b, square_b):
     apart = mean_b - mean_a
     mean = tl.where(count_a > 0, mean_a + apart * share, mean_b)
     # The mean of values of which some are Inf is Inf, and Inf - Inf would make it NaN.
-    endless = tl.abs(apart) == float("inf")
-    mean = tl.where(endless & (count_a > 0) & (count_b > 0), mean_a + mean_b, mean)
+    finite = tl.abs(apart) < float("inf")
+    mean = tl.where(finite | (count_a == 0), mean, mean_a + mean_b)
     return (
         count,
         mean,
