@@ -69,8 +69,10 @@ void put_written(Frame& answer, int status, const Copy& written) {
 }
 
 void text(Frame& request, Frame& answer) {
-    void* found = dlsym(RTLD_DEFAULT, request.get_text().c_str());
-    answer.put_text(found ? reinterpret_cast<const char* (*)()>(found)() : "");
+    const std::string name = request.get_text();
+    void* found = dlsym(RTLD_DEFAULT, name.c_str());
+    if (!found) throw std::runtime_error("the core has no " + name);
+    answer.put_text(reinterpret_cast<const char* (*)()>(found)());
 }
 
 void packed_bytes(Frame& request, Frame& answer) {

@@ -1,6 +1,7 @@
 """What `make wheel` made: what is in it, and that it runs where nothing else of the project is."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -54,8 +55,8 @@ def test_one_of_each() -> None:
 
 
 def test_the_wheel_is_for_every_python_on_many_linuxes() -> None:
-    name = re.compile(r"transfuse-[\d.]+-py3-none-manylinux_2_(\d+)_x86_64.*\.whl")
-    assert name.fullmatch(artifact(".whl").name)
+    name = rf"transfuse-[\d.]+-py3-none-manylinux_2_\d+_{platform.machine()}.*\.whl"
+    assert re.fullmatch(name, artifact(".whl").name)
 
 
 def test_the_wheel_holds_what_a_user_needs(
@@ -95,9 +96,9 @@ def test_no_second_openmp_and_no_other_library(wheel: dict[str, bytes], tmp_path
     core.write_bytes(wheel[CORE])
     told = subprocess.run(["readelf", "-d", core], capture_output=True, text=True, check=True)
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", told.stdout))
-    assert "libgomp.so.1" in needed
-    system = {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-x86-64.so.2"}
-    assert needed - {"libgomp.so.1"} <= system, "every manylinux has these"
+    needed = {name for name in needed if not name.startswith("ld-linux")}
+    system = {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6"}
+    assert needed == system | {"libgomp.so.1"}, "every manylinux has all but the last"
     assert "PATH)" not in told.stdout
 
 
