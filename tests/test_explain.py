@@ -189,6 +189,7 @@ WRONG: dict[str, Callable[[Any], Any]] = {
     "sizes": lambda go: go(SOLUTION, X, W, OUT, 3, *SIZES[1:]),
     "scalar": lambda go: go(SOFTMAX, X, W, B, B, scaling_factor="2"),
     "missing": lambda go: go(SOFTMAX, X, W, B, B),
+    "sparse": lambda go: go(transfuse.conv_transpose2d, X.to_sparse(), W),
     "window": lambda go: go(transfuse.conv_transpose, X, W, then=[max_pool(99)]),
 }
 
@@ -254,8 +255,10 @@ def test_small_figures_are_not_zero() -> None:
     assert all(float(figure) > 0 for line in lines for figure in line[1:])
 
 
-def test_an_explanation_does_not_change() -> None:
+def test_an_explanation_is_short_in_a_list_and_does_not_change() -> None:
     found = explain(transfuse.conv_transpose, X, W, then=[sigmoid()])
+    line = "n2 ci4 co8 i6x6 k3 s1 p0 fp32 cpu"
+    assert f"{[found]}" == f"[<cpu runs conv_transpose2d -> sigmoid ({line})>]"
     with pytest.raises(FrozenInstanceError):
         found.chosen = "eager"  # type: ignore[misc]
 

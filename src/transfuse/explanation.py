@@ -34,7 +34,7 @@ FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """What a call would do; prints as ``transfuse explain`` does, in 80 columns.
 
@@ -83,6 +83,9 @@ class Explanation:
     def json(self) -> str:
         """``as_dict`` as JSON."""
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False)
+
+    def __repr__(self) -> str:
+        return f"<{self.chosen} runs {self.chain} ({self.problem})>"
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -223,7 +226,7 @@ def _stand_in(value: Any) -> Any:
         return replace(value, **tensors)
     if not isinstance(value, Tensor) and hasattr(value, "__dlpack__"):
         value = adopt("tensor", value)
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
         return value
     like = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     return like.requires_grad_(value.requires_grad)
