@@ -32,7 +32,7 @@ ISAS = $(shell $(BIN)/python -c 'from transfuse.backends.cpu import library as l
 CPU_TESTS := $(wildcard tests/backends/test_*.py) tests/operators tests/test_errors.py \
 	tests/test_front.py tests/test_layouts.py tests/test_real_layers.py tests/test_zero_size.py
 test-isas: $(READY) ## the core's tests in each instruction set of this CPU, with 16 threads
-	@for isa in $(ISAS); do echo "instruction set $$isa"; \
+	@for isa in $(or $(ISAS),$(error no compiled core in .venv)); do echo "instruction set $$isa"; \
 		TRANSFUSE_ISA=$$isa OMP_NUM_THREADS=16 $(BIN)/python -m pytest -q -n 2 $(CPU_TESTS) || exit 1; done
 
 # Each test says why it is skipped where there is no GPU.
@@ -57,7 +57,7 @@ WATCHED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-fi
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=512 \
 	UBSAN_OPTIONS=print_stacktrace=1 TRANSFUSE_CORE=$(CURDIR)/$(SANITIZED) OMP_NUM_THREADS=1
 sanitize: $(SANITIZED) ## the core's tests with the address and undefined-behaviour sanitizers
-	@for isa in $(ISAS); do echo "sanitize $$isa"; TRANSFUSE_ISA=$$isa $(WATCHED) \
+	@for isa in $(or $(ISAS),$(error no compiled core in .venv)); do echo "sanitize $$isa"; TRANSFUSE_ISA=$$isa $(WATCHED) \
 		$(BIN)/python -m pytest -q -n 2 --capture=sys $(SANITIZED_TESTS) || exit 1; done
 	@echo "fuzz"
 	@$(WATCHED) $(BIN)/python tests/fuzz.py --calls 4000 --seed 1
