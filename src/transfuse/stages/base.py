@@ -145,7 +145,7 @@ class Stage:
     def _in_mode(self, mode: str) -> str:
         """A stage of two modes as it prints: the mode, then what is not as by default."""
         given = ((each, getattr(self, each.name)) for each in fields(self))
-        options = [f"{each.name}={value}" for each, value in given if value != each.default]
+        options = [f"{each.name}={shown(value)}" for each, value in given if value != each.default]
         return f"{self.name}({', '.join([mode, *options])})"
 
 

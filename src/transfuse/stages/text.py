@@ -24,6 +24,8 @@ _PRINTED = (
     (re.compile(r"->"), ","),
     (re.compile(r"\b\d+(?:x\d+)+\b"), lambda found: f"({found[0].replace('x', ', ')})"),
     (re.compile(r"\b(stride|padding) (?=[\w(])"), r"\1="),
+    (re.compile(r"\bbatch_norm\(batch\b"), "batch_norm(training=True"),
+    (re.compile(r"\bbatch_norm\(running\b"), "batch_norm(training=False"),
 )
 """What chains print otherwise than Python is written, with what it means there."""
 
