@@ -278,7 +278,7 @@ class Maker:
                 lambda: [self.pool(rank)],
                 lambda: [self.pool(rank), self.pool(rank)],
                 lambda: [add(values()), self.pool(rank)],
-                lambda: [scale(self.random.choice((-2, 0.5, 2**40))), sigmoid()],
+                lambda: [scale(self.random.choice((-2, 0.5, 4))), sigmoid()],
                 lambda: [clamp(-2, 3), softmax("space")],
                 lambda: [softmax("channels"), scale(3.0)],
                 lambda: [self.pool(rank), channel_sum("channels")],
