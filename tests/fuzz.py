@@ -283,7 +283,7 @@ class Maker:
                 lambda: [softmax("channels"), scale(3.0)],
                 lambda: [self.pool(rank), channel_sum("channels")],
                 lambda: [group_norm(self.number(1, 3, 0.4)), tanh()],
-                lambda: [batch_norm(values(), values()), self.pool(rank)],
+                lambda: [batch_norm(None, None, values(), values(), True), self.pool(rank)],
             ]
         )()
 

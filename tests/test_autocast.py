@@ -18,7 +18,9 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 def chain(x: Tensor, w: Tensor, b: Tensor, **more: Any) -> Tensor:
-    return transfuse.conv_transpose(x, w, b, then=[sigmoid(), group_norm(2, b, b), add(b)], **more)
+    # A norm's operands are not cast, as in torch.
+    then = [sigmoid(), group_norm(2, B, B), add(b)]
+    return transfuse.conv_transpose(x, w, b, then=then, **more)
 
 
 def operator(x: Tensor, w: Tensor, b: Tensor, **more: Any) -> Tensor:

@@ -65,12 +65,12 @@ class Chain:
         """Whether small integers give results that can be compared bit for bit."""
         return all(stage.exact for stage in self.stages)
 
-    @cached_property
+    @property
     def updates(self) -> tuple[str, ...]:
         """The operands that a call writes to."""
         return tuple(name for stage in self.stages for name in stage.updates)
 
-    @cached_property
+    @property
     def mixes(self) -> frozenset[str]:
         """The operands that may be float32 beside values of 16 bits: read by norms alone."""
         norms, others = (

@@ -210,12 +210,16 @@ def run(
 
 @dataclass(frozen=True)
 class Checked:
-    """A call that passed every check; ``spans``: the bytes from each tensor's first to its end."""
+    """A call that passed every check.
+
+    ``spans``: the bytes from each tensor's first to its end; ``updates``: operands it writes to.
+    """
 
     chain: Chain
     problem: Problem
     backend: Backend
     spans: tuple[int, ...]
+    updates: tuple[str, ...]
 
 
 _checked: dict[Hashable, Checked] = {}
@@ -276,14 +280,14 @@ def _compute(
     if found is None:
         chain, problem = prepare(False)
         chosen = _check(chain, problem, x, weight, operands, out, backend, why)
-        found = Checked(chain, problem, chosen, tuple(map(span, tensors)))
+        found = Checked(chain, problem, chosen, tuple(map(span, tensors)), chain.updates)
         if seen:
             if len(_checked) >= MOST:
                 _checked.clear()
             _checked[seen] = found
     in_bounds(tensors, found.spans, operands)
-    if found.chain.updates:
-        updatable(found.chain.updates, {"input": x, "weight": weight, **operands})
+    if found.updates:
+        updatable(found.updates, {"input": x, "weight": weight, **operands})
     if out is None:
         return _run(found, x, weight, operands, out, backend)
     apart(out, tensors[:-1], found.spans, operands)
@@ -376,9 +380,9 @@ def _check(
     """The backend for tensors that fit the problem; ``torch_only``: why none that fuses may be."""
     named = {"input": x, "weight": weight, **operands}
     same_type_and_place(named, chain.mixes)
+    result = chain.shapes(problem)[-1]
     expect_shape("input", x, problem.input.dims)
     expect_shape("weight", weight, problem.weight)
-    result = chain.shapes(problem)[-1]
     for name, channels in chain.channels(problem):
         if name not in operands:
             raise TypeError(f"nothing is given under the name {name!r}, used in {chain}")

@@ -204,7 +204,12 @@ class Problem:
 
 
 def expect_addressable(name: str, dims: tuple[int, ...]) -> None:
-    """Refuse a tensor of more elements than memory can hold; a size of 0 hides nothing."""
+    """Refuse a tensor of more elements than memory can hold; a size of 0 hides nothing.
+
+    Sizes that a tracer has symbols for are left to whoever allocates.
+    """
+    if not plain.known(dims):
+        return
     elements = prod(max(1, size) for size in dims)
     if elements > MOST:
         raise RuntimeError(

@@ -182,13 +182,13 @@ def span(tensor: Tensor) -> int:
 
 def in_bounds(tensors: Sequence[Tensor], spans: Sequence[int], names: Iterable[str]) -> None:
     """Refuse tensors whose storage has been made too small for them, or freed."""
-    size = tensors[0].itemsize
     for tensor, span in zip(tensors, spans):  # noqa: B905 `strict` takes as long as a tensor does
-        if tensor.storage_offset() * size + span > tensor.untyped_storage().nbytes():
+        end = tensor.storage_offset() * tensor.itemsize + span
+        if span and end > tensor.untyped_storage().nbytes():
             which = next(i for i, each in enumerate(tensors) if each is tensor)
             raise RuntimeError(
                 f"{('input', 'weight', *names, 'output')[which]} of {list(tensor.shape)} needs a "
-                f"storage of {tensor.storage_offset() * size + span} bytes, "
+                f"storage of {end} bytes, "
                 f"but it has been resized to {tensor.untyped_storage().nbytes()}"
             )
 

@@ -142,7 +142,7 @@ def test_windows_that_are_nearly_all_padding() -> None:
     total = conv_transpose(x, w, before=[avg_pool(2**30, 1, 2**29)], backend="cpu")
     assert torch.equal(total, torch.full((1, 1, 7), 21.0) / 2**30)
     # A rewrite makes another pool of this one.
-    norm = [batch_norm(), max_pool(2, 2**32 + 1)]
+    norm = [batch_norm(training=True), max_pool(2, 2**32 + 1)]
     values = conv_transpose(x, w, then=norm, backend="cpu")
     assert torch.allclose(values, conv_transpose(x, w, then=norm, backend="eager"))
 

@@ -321,11 +321,11 @@ def test_memory_that_cannot_be_had(shape: tuple[int, ...]) -> None:
 
 
 def test_a_call_whose_output_is_too_large_says_so() -> None:
-    x, w = torch.ones(1, 1, 2), torch.ones(1, 1, 1)
+    x, w = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 1, 1)
     with pytest.raises(RuntimeError) as raised:
-        transfuse.conv_transpose1d(x, w, stride=2**44, backend="cpu")
-    size = 4 * (2**44 + 1)
-    shown = f"[1, 1, {2**44 + 1}] ({size} bytes)"
+        transfuse.conv_transpose2d(x, w, stride=2**22, backend="cpu")
+    side = 2**22 + 1
+    shown = f"[1, 1, {side}, {side}] ({4 * side * side} bytes)"
     assert str(raised.value) == f"output of shape {shown} cannot be allocated"
 
 

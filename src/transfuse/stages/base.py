@@ -3,7 +3,7 @@
 from collections.abc import Container, Hashable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from functools import cache, reduce
+from functools import reduce
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -149,10 +149,18 @@ class Stage:
         return f"{self.name}({', '.join([mode, *options])})"
 
 
-@cache
+_admitted: dict[Any, tuple[tuple[str, Kinds], ...]] = {}
+
+
 def _fields(kind: Any) -> tuple[tuple[str, Kinds], ...]:
-    """The names of a stage's fields, and the types they take."""
-    return tuple((each.name, admitted(each)) for each in fields(kind))
+    """The names of a stage's fields, and the types they take; kept by the class.
+
+    Not with ``functools.cache``, which torch.compile does not trace without a warning.
+    """
+    found = _admitted.get(kind)
+    if found is None:
+        found = _admitted[kind] = tuple((each.name, admitted(each)) for each in fields(kind))
+    return found
 
 
 def shown(value: object) -> str:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transfuse.plain import finite
 from transfuse.stages.base import Env, Kind, Number, Operand, Stage, alike, parameter, value
 
 
@@ -94,7 +95,7 @@ class RunningNorm(Pointwise):
         assert var is not None
         scale = (var + self.eps).rsqrt()
         scale = scale if weight is None else scale * weight
-        if x.device.type != "cpu" or bool((mean * scale).sum().isfinite()):
+        if x.device.type != "cpu" or finite(mean * scale):
             y = F.batch_norm(wide, mean, var, weight, bias, training=False, eps=self.eps)
             return y.to(x.dtype)
         # torch's CPU kernels compute x * scale + (bias - mean * scale): here Inf - Inf.

@@ -91,7 +91,7 @@ class Call {
         for (int64_t n : before)
             if (size_t(n) < size)
                 refuse(name, ": input of size ", before, " is smaller than a window of ", size,
-                       "; output would be ", n, " + 2*0 - ", size, " < 0");
+                       "; output size would be (", n, " + 2*0 - ", size, ") // ", size, " + 1 = 0");
         for (int a = 0; a < rank; a++) shape[2 + a] /= int64_t(size);
     }
 
