@@ -101,7 +101,7 @@ def after_of(trial: Trial, geometry: Geometry) -> After:
     at = tuple(1 if i == 2 else 0 for i in range(len(trial.ops)))
     return After(
         before=Table(),
-        after=Table(trial.ops, at, ones, ones, tuple(-1 for _ in ones)),
+        after=Table(trial.ops, at, at, ones, ones, factor=tuple(-1 for _ in ones)),
         sign=0,
         early="",
         late=trial.late,

@@ -141,7 +141,9 @@ def test_many_channels() -> None:
     config = configs(geometry, 2, after, 2)[0]
     assert config.channels == 128
     assert config.tiles_of_block(geometry) == 3 * 3
-    softmax = replace(after, after=Table(("softmax",), (0,), (1,), (1,), (-1,)))
+    softmax = replace(
+        after, after=Table(("softmax",), at=(0,), number=(0,), size=(1,), count=(1,), factor=(-1,))
+    )
     assert configs(geometry, 2, softmax, 2) == ()
 
 
