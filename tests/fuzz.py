@@ -375,8 +375,8 @@ def _typed(call: Call, make: Maker) -> tuple[list[Stage], dict[str, Tensor]]:
     call.then = named
     shown = []
     for stage in named:
-        changes = {k: typed[v] for k, v in stage._parameters() if isinstance(v, str) and v in typed}
-        shown.append(type(stage)(**{**vars(stage), **changes}))
+        changes = {k: typed[v] for k, v in stage.parameters() if isinstance(v, str) and v in typed}
+        shown.append(stage.with_parameters(changes))
     return shown, operands
 
 

@@ -44,7 +44,7 @@ def test_holds_exactly_one_convolution(stages: tuple[Stage, ...], message: str) 
 def test_holds_stages_alone() -> None:
     with pytest.raises(TypeError, match="a chain is made of stages, not str: 'sigmoid'"):
         Chain(conv_transpose(1), "sigmoid")
-    with pytest.raises(TypeError, match="a chain is made of stages, not type: "):
+    with pytest.raises(TypeError, match="a chain is made of stages, not Function: sigmoid makes"):
         Chain(conv_transpose(1), sigmoid)
 
 

@@ -107,14 +107,13 @@ WRONG: dict[tuple[str, ...], tuple[str, ...]] = {
     ("conv_transpose",): ("conv_transpose needs a problem line, such as 'n8 ci64 ",),
     ("conv_transpose", "n2 ci3"): ("problem line lacks co, i, k",),
     ("conv_transpose3d", SMALL): ("conv_transpose3d does not fit a problem line of 2 spatial",),
-    ("conv_transpose", SMALL, "--then", "sigmoid, gelu"): (
-        "unknown stage 'gelu'; known: add, avg_pool, batch_norm, clamp, group_norm, max_pool, ",
+    ("conv_transpose", SMALL, "--then", "sigmoid, lrn"): (
+        "unknown stage 'lrn'; known: abs, add, avg_pool, batch_norm, celu, clamp, ",
     ),
     ("conv_transpose", SMALL, "--before", "avgpool(2)"): ("did you mean 'avg_pool'?",),
-    ("conv_transpose", SMALL, "--then", "clamp(low, 1)"): (
-        "clamp(low, 1): 'low' is no number; the problem line may give low=2",
+    ("conv_transpose", SMALL, "--then", "max_pool(k)"): (
+        "max_pool(k): 'k' is no number; the problem line may give k=2",
     ),
-    ("conv_transpose", SMALL, "--then", "max_pool(k)"): ("max_pool(k): 'k' is no number",),
     ("conv_transpose", SMALL, "gain=2"): ("the problem line gives gain, which no stage of conv",),
     ("conv_transpose", SMALL, "--then", "group_norm(3)"): ("num_groups=3 does not divide the 4",),
     ("conv_transpose2d(+ b)", SMALL, "--bias"): ("has a bias already; leave out --bias",),

@@ -19,7 +19,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a stage for a list": (
         lambda: T(X, W, then=sigmoid()),  # type: ignore[arg-type]
         TypeError,
-        "then must be a list of stages, such as [sigmoid()], not Sigmoid",
+        "then must be a list of stages, such as [sigmoid()], not Map",
     ),
     "a name for a list": (
         lambda: T(X, W, before="sigmoid"),  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a class for a stage": (
         lambda: T(X, W, then=[tanh]),  # type: ignore[list-item]
         TypeError,
-        "a chain is made of stages, not type: tanh makes one when it is called, tanh(…)",
+        "a chain is made of stages, not Function: tanh makes one when it is called, tanh(…)",
     ),
     "a function for a stage": (
         lambda: T(X, W, then=[softmax]),  # type: ignore[list-item]
@@ -44,7 +44,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a module for a stage": (
         lambda: T(X, W, then=[torch.nn.ReLU()]),  # type: ignore[list-item]
         TypeError,
-        "not ReLU: ReLU(); in transfuse.stages there are add, avg_pool, batch_norm, clamp, ",
+        "not ReLU: ReLU(); in transfuse.stages there are abs, add, avg_pool, batch_norm, celu, ",
     ),
     "rank": (
         lambda: Chain(conv_transpose(5)),

@@ -12,6 +12,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from transfuse import maths
 from transfuse.cases import Case
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS, operator
@@ -26,11 +27,17 @@ from transfuse.stages import (
     batch_norm,
     clamp,
     conv_transpose,
+    erf,
+    exp,
     group_norm,
+    log,
     max_pool,
+    pointwise,
+    relu,
     scale,
     sigmoid,
     softmax,
+    sqrt,
     tanh,
 )
 from transfuse.stages.whole import BatchApply, BatchStatistics, SpaceSoftmax
@@ -59,6 +66,7 @@ def summed(*window: int | tuple[int, int]) -> AvgPool:
     return AvgPool(*window, divide=False)
 
 
+softplus_like = pointwise(lambda x: maths.log1p(maths.exp(x)))
 HALVES = (BatchStatistics("statistics1"), BatchApply("statistics1", "w", "b"))
 BOUNDED = SpaceSoftmax(bounded=True)
 
@@ -80,6 +88,9 @@ APPLIES = {
         swapped(clamp(-inf, inf), max_pool(2)),
         swapped(sigmoid(), max_pool(2)),
         swapped(tanh(), max_pool(2)),
+        swapped(exp(), max_pool(2)),
+        swapped(erf(), max_pool(2)),
+        swapped(softplus_like(), max_pool(2)),
         swapped(tanh(), max_pool(3, 1, 1)),
         swapped(scale(0.3), max_pool((3, 2), (2, 1), (1, 0))),
     ],
@@ -141,6 +152,8 @@ REFUSES = {
     "pool-before-monotone": {
         "falling": chain(scale(-1), max_pool(2)),
         "zero times Inf": chain(scale(0), max_pool(2)),
+        "NaN of a number": chain(sqrt(), max_pool(2)),
+        "NaN of another number": chain(log(), max_pool(2)),
         "Inf times zero": chain(scale(inf), max_pool(2)),
         "NaN factor": chain(scale(nan), max_pool(2)),
         "factor not known yet": chain(scale("factor"), max_pool(2)),
@@ -186,7 +199,7 @@ REFUSES = {
         "upper end not known yet": chain(clamp(0, "high"), softmax("space")),
         "over channels": chain(clamp(0, 1), softmax("channels")),
         "already bounded": chain(clamp(0, 1), BOUNDED),
-        "no clamp": chain(tanh(), softmax("space")),
+        "no bounds": chain(relu(), softmax("space")),
     },
     "fold-average": {
         "nine elements": chain(avg_pool(3), conv()),

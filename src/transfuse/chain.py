@@ -90,7 +90,7 @@ class Chain:
         the one group_norm, and with two of them ``group_norm2.weight`` is that of the second.
         """
         env: Env = {}
-        taken = {v for stage in self.stages for v in vars(stage).values() if type(v) is str}
+        taken = {v for stage in self.stages for v in stage.given if type(v) is str}
         names = [stage.name for stage in self.stages]
         stages = []
         for i, (name, stage) in enumerate(zip(names, self.stages, strict=True)):

@@ -222,8 +222,8 @@ def _stand_in(value: Any) -> Any:
     if isinstance(value, Chain):
         return Chain(*map(_stand_in, value.stages))
     if isinstance(value, Stage):
-        tensors = {k: _stand_in(v) for k, v in vars(value).items() if isinstance(v, Tensor)}
-        return replace(value, **tensors)
+        tensors = {k: _stand_in(v) for k, v in value.parameters() if isinstance(v, Tensor)}
+        return value.with_parameters(tensors)
     if not isinstance(value, Tensor) and hasattr(value, "__dlpack__"):
         value = adopt("tensor", value)
     if not isinstance(value, Tensor) or value.layout != torch.strided:

@@ -11,8 +11,7 @@ from transfuse.accuracy import terms
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
-from transfuse.stages.pointwise import RunningNorm
-from transfuse.stages.whole import BatchNorm
+from transfuse.stages.whole import BatchNorm, RunningNorm
 
 Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
 """Input, kernel, and the per-channel operands by name."""

@@ -22,8 +22,7 @@ from transfuse.errors import Declined
 from transfuse.geometry import integer, per_axis
 from transfuse.problem import AXES, Problem
 from transfuse.stages import Number
-from transfuse.stages.pointwise import RunningNorm
-from transfuse.stages.whole import BatchNorm
+from transfuse.stages.whole import BatchNorm, RunningNorm
 from transfuse.tensors import (
     Precision,
     any_autocast,

@@ -186,7 +186,7 @@ def _convolve(
 
 
 def _values(stages: Sequence[Stage]) -> tuple[Any, ...]:
-    return tuple(value for stage in stages for value in vars(stage).values())
+    return tuple(value for stage in stages for value in stage.given)
 
 
 def _handed_over(

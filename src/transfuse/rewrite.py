@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from transfuse.chain import Chain
-from transfuse.stages import ConvTranspose, Stage
-from transfuse.stages.pointwise import Add, Clamp, Scale, Sigmoid, Tanh
+from transfuse.stages import ConvTranspose, Stage, add
+from transfuse.stages.pointwise import Map
 from transfuse.stages.whole import BatchApply, BatchNorm, BatchStatistics, SpaceSoftmax
 from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool
 
@@ -84,12 +84,17 @@ def pool_before_monotone(chain: Chain) -> Chain | None:
 
 
 def _rises(stage: Stage) -> bool:
-    """Whether a stage is pointwise and never falls, also in rounded arithmetic, Inf included."""
-    if isinstance(stage, Scale):
-        return isinstance(stage.factor, int | float) and LEAST <= stage.factor <= MOST
-    if isinstance(stage, Add):
-        return isinstance(stage.term, int | float) and abs(stage.term) <= MOST
-    return isinstance(stage, Sigmoid | Tanh | Clamp)
+    """Whether a stage is pointwise and never falls, also in rounded arithmetic, Inf included.
+
+    A number that a narrow type rounds to 0 or Inf would make one value of many, or NaN of Inf.
+    """
+    return (
+        isinstance(stage, Map)
+        and not stage.operands
+        and stage.rises
+        and all(LEAST <= abs(factor) <= MOST for factor in stage.operated("mul", "div"))
+        and all(abs(term) <= MOST for term in stage.operated("add", "sub"))
+    )
 
 
 def pool_before_batch_norm(chain: Chain) -> Chain | None:
@@ -118,8 +123,8 @@ def bias_after_max_pool(chain: Chain) -> Chain | None:
         if not isinstance(second, MaxPool):
             continue
         if isinstance(first, ConvTranspose) and first.bias is not None:
-            return chain.swap(i, 2, replace(first, bias=None), second, Add(first.bias))
-        if isinstance(first, Add) and not isinstance(first.term, int | float):
+            return chain.swap(i, 2, replace(first, bias=None), second, add(first.bias))
+        if isinstance(first, Map) and first.operands and first.rises:
             return chain.swap(i, 2, second, first)
     return None
 
@@ -137,19 +142,11 @@ def drop_bias_before_batch_norm(chain: Chain) -> Chain | None:
 
 
 def bounded_softmax(chain: Chain) -> Chain | None:
-    """A clamp bounds the exponents: nothing to take off, and no maximum to look for."""
+    """What bounds the exponents, such as a clamp, leaves no maximum to look for and take off."""
     for i, first, second in _neighbours(chain):
-        if isinstance(first, Clamp) and second == SpaceSoftmax() and _within(first, EXPONENTS):
+        if isinstance(first, Map) and second == SpaceSoftmax() and first.within(EXPONENTS):
             return chain.swap(i, 2, first, SpaceSoftmax(bounded=True))
     return None
-
-
-def _within(clamp: Clamp, limit: float) -> bool:
-    """Whether every value a clamp gives but NaN is at most ``limit`` from 0."""
-    low, high = clamp.low, clamp.high
-    if isinstance(low, str) or isinstance(high, str):
-        return False
-    return abs(high) <= limit and (low > high or abs(low) <= limit)
 
 
 def fold_average(chain: Chain) -> Chain | None:
@@ -190,7 +187,7 @@ REWRITES = (
     ),
     Rewrite(
         "bounded-softmax",
-        "softmax(y) = exp(y) / Σ exp(y) where a clamp keeps |y| <= 40",
+        "softmax(y) = exp(y) / Σ exp(y) where |y| <= 40, after a clamp, say",
         bounded_softmax,
     ),
     Rewrite(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transfuse import stages
+from transfuse import maths, stages
 from transfuse.accuracy import Oracle, longest_sum
 from transfuse.bench import peers as package
 from transfuse.bench.peers import Missing, Peer, Runner, Work, peers
@@ -28,8 +28,16 @@ from transfuse.stages import (
     batch_norm,
     clamp,
     conv_transpose,
+    elu,
+    gelu,
     group_norm,
+    hardswish,
+    hardtanh,
+    logsigmoid,
     max_pool,
+    mish,
+    pointwise,
+    prelu,
     scale,
     sigmoid,
     softmax,
@@ -79,6 +87,10 @@ def layer(line: str, bias: bool = True) -> Sample:
 
 
 SMALL = [of_operator(slug, "small") for slug in OPERATORS]
+waved = pointwise(lambda x: maths.rsqrt(abs(x) + 1) * maths.sin(x) + maths.expm1(-abs(x)))
+chosen = pointwise(
+    lambda x, low: maths.where(maths.either(x < low, maths.no(x <= 0.5)), x * 2, maths.cos(x))
+)
 SAMPLES = [
     *SMALL,
     *(of_operator(slug, "ragged") for slug in OPERATORS),
@@ -126,6 +138,16 @@ SAMPLES = [
     Sample(
         "crossed bounds",
         Chain(conv_transpose(1), clamp(1, -1), add("term")),
+        "n2 ci3 co4 i5 k3",
+    ),
+    Sample(
+        "maps",
+        Chain(conv_transpose(1), gelu(), prelu("slope"), mish(), elu(0.5), logsigmoid(), waved()),
+        "n2 ci3 co4 i5 k3",
+    ),
+    Sample(
+        "conditions",
+        Chain(conv_transpose(1), hardswish(), hardtanh(), chosen("low"), clamp("low", 9.0)),
         "n2 ci3 co4 i5 k3",
     ),
 ]

@@ -24,8 +24,7 @@ from transfuse.stages import (
     scale,
     tanh,
 )
-from transfuse.stages.pointwise import RunningNorm
-from transfuse.stages.whole import BatchNorm, BatchStatistics
+from transfuse.stages.whole import BatchNorm, BatchStatistics, RunningNorm
 
 Z = torch.randn(2, 3, 4, 4)
 MEAN, VAR = torch.zeros(3), torch.ones(3)

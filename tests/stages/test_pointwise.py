@@ -112,9 +112,9 @@ def test_prints(stage: Stage, text: str) -> None:
     [
         (lambda: add(None), "add: term must be one of int, float, Tensor, str, not NoneType"),
         (lambda: scale([2]), "scale: factor must be one of int, float, Tensor, str, not list"),
-        (lambda: clamp(torch.ones(1), 2), "clamp: low must be one of int, float, str, not Tensor"),
+        (lambda: clamp((1, 2), 2), "clamp: low must be one of int, float, Tensor, str, not tuple"),
     ],
-    ids=["add(None)", "scale([2])", "clamp(tensor, 2)"],
+    ids=["add(None)", "scale([2])", "clamp((1, 2), 2)"],
 )
 def test_refuses_other_types(make: Callable[[], Stage], message: str) -> None:
     with pytest.raises(TypeError, match=message):

@@ -6,22 +6,62 @@
 from numbers import Real
 from typing import Literal
 
+from transfuse.stages.activations import (
+    abs,
+    add,
+    celu,
+    clamp,
+    cos,
+    div,
+    elu,
+    erf,
+    exp,
+    gelu,
+    gelu_erf,
+    gelu_tanh,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    hardtanh,
+    leaky_relu,
+    log,
+    logsigmoid,
+    maximum,
+    minimum,
+    mish,
+    neg,
+    pow,
+    prelu,
+    reciprocal,
+    relu,
+    relu6,
+    rsqrt,
+    scale,
+    selu,
+    sigmoid,
+    silu,
+    sin,
+    softplus,
+    softshrink,
+    softsign,
+    sqrt,
+    square,
+    sub,
+    tanh,
+    tanhshrink,
+    threshold,
+)
 from transfuse.stages.base import Env, Kind, Number, Operand, Stage
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
 from transfuse.stages.convolution import ConvTranspose
-from transfuse.stages.pointwise import Add, Clamp, RunningNorm, Scale, Sigmoid, Tanh
-from transfuse.stages.whole import BatchNorm, GroupNorm, SpaceSoftmax
+from transfuse.stages.pointwise import Function, Map, pointwise
+from transfuse.stages.whole import BatchNorm, GroupNorm, RunningNorm, SpaceSoftmax
 from transfuse.stages.window import AvgPool, MaxPool
 
-add = Add
 avg_pool = AvgPool
-clamp = Clamp
 conv_transpose = ConvTranspose
 group_norm = GroupNorm
 max_pool = MaxPool
-scale = Scale
-sigmoid = Sigmoid
-tanh = Tanh
 
 
 def batch_norm(
@@ -124,20 +164,61 @@ def sum(over: Literal["channels"]) -> ChannelSum:
 __all__ = [
     "ConvTranspose",
     "Env",
+    "Function",
     "Kind",
+    "Map",
     "Number",
     "Operand",
     "Stage",
+    "abs",
     "add",
     "avg_pool",
     "batch_norm",
+    "celu",
     "clamp",
     "conv_transpose",
+    "cos",
+    "div",
+    "elu",
+    "erf",
+    "exp",
+    "gelu",
+    "gelu_erf",
+    "gelu_tanh",
     "group_norm",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "log",
+    "logsigmoid",
     "max_pool",
+    "maximum",
+    "minimum",
+    "mish",
+    "neg",
+    "pointwise",
+    "pow",
+    "prelu",
+    "reciprocal",
+    "relu",
+    "relu6",
+    "rsqrt",
     "scale",
+    "selu",
     "sigmoid",
+    "silu",
+    "sin",
     "softmax",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "sqrt",
+    "square",
+    "sub",
     "sum",
     "tanh",
+    "tanhshrink",
+    "threshold",
 ]

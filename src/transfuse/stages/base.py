@@ -79,6 +79,11 @@ class Stage:
         kind: Any = type(self)
         return (kind, *[exact(getattr(self, name)) for name, _ in _fields(kind)])
 
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """Whatever it was declared with: numbers, names, tensors and the like."""
+        return tuple(vars(self).values())
+
     def shape(self, shape: Shape) -> Shape:
         """The shape this stage gives for ``shape``; raises as torch does where it cannot."""
         return shape
@@ -94,7 +99,7 @@ class Stage:
     @property
     def operands(self) -> tuple[str, ...]:
         """Names of the per-channel tensors it reads."""
-        return tuple(value for _, value in self._parameters() if isinstance(value, str))
+        return tuple(value for _, value in self.parameters() if isinstance(value, str))
 
     @property
     def updates(self) -> tuple[str, ...]:
@@ -105,13 +110,13 @@ class Stage:
     def numbers(self) -> tuple[str, ...]:
         """Names that stand for numbers, which no tensor can be."""
         fitting = {f.name for f in fields(self) if Tensor in f.metadata.get("parameter", ())}
-        named = ((k, v) for k, v in self._parameters() if isinstance(v, str))
+        named = ((k, v) for k, v in self.parameters() if isinstance(v, str))
         return tuple(value for key, value in named if key not in fitting)
 
     def bind(self: S, scalars: Mapping[str, Number]) -> S:
         """The stage with numbers in place of the names in ``scalars``."""
-        named = {k: v for k, v in self._parameters() if isinstance(v, str)}
-        return replace(self, **{k: scalars[v] for k, v in named.items() if v in scalars})
+        named = {k: v for k, v in self.parameters() if isinstance(v, str)}
+        return self.with_parameters({k: scalars[v] for k, v in named.items() if v in scalars})
 
     def lift(self: S, prefix: str, env: Env, taken: Container[str] = ()) -> S:
         """The stage with names in place of its tensors, which are put into ``env``.
@@ -119,16 +124,21 @@ class Stage:
         A name is the argument's after ``prefix``, and none of those in ``taken``.
         """
         changes = {}
-        for key, value in self._parameters():
+        for key, value in self.parameters():
             if isinstance(value, Tensor):
                 name = f"{prefix}.{key}" if prefix else key
                 while name in taken:
                     name += "_"
                 changes[key] = name
                 env[name] = value
-        return replace(self, **changes) if changes else self
+        return self.with_parameters(changes) if changes else self
 
-    def _parameters(self) -> Iterator[tuple[str, Any]]:
+    def with_parameters(self: S, changes: Mapping[str, Any]) -> S:
+        """The stage with other values of some parameters."""
+        return replace(self, **changes)
+
+    def parameters(self) -> Iterator[tuple[str, Any]]:
+        """What may be given by name or as a tensor: its name in the signature, and what it is."""
         for each in fields(self):
             if each.metadata.get("parameter"):
                 yield each.name, getattr(self, each.name)

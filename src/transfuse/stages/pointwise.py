@@ -1,107 +1,240 @@
-"""Stages that see one element at a time."""
+"""Stages that see one element at a time: each is one plain function.
 
-from dataclasses import dataclass
-from typing import ClassVar
+``@pointwise`` calls the function once, with symbols, and keeps the expression that comes of it.
+That is all there is to a stage: oracle, backends, rewrites and derivatives read it from there.
+``torch=`` names torch's own function for the same, which plain torch then runs in one step.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, overload
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from transfuse.plain import finite
-from transfuse.stages.base import Env, Kind, Number, Operand, Stage, alike, parameter, value
+from transfuse.maths.expr import Call, Constant, Expr, Name, X, expression, substituted
+from transfuse.maths.expr import name as symbol
+from transfuse.maths.primitives import PRIMITIVES, direction, evaluate, interval
+from transfuse.stages.base import Env, Kind, Number, Stage, shown, value
+from transfuse.stages.values import exact, plain
+
+Value = Number | str | Tensor
+"""What an argument may be: a number, one value per channel, or the name of either, given later."""
 
 
 @dataclass(frozen=True)
-class Pointwise(Stage):
+class Map(Stage):
+    """``y = function(x, …)``, element by element. Made by calling a ``Function``."""
+
     kind: ClassVar[Kind] = Kind.POINTWISE
+    function: Function
+    arguments: tuple[Value, ...] = ()
 
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.function.name
 
-@dataclass(frozen=True)
-class Add(Pointwise):
-    """``y = x + term``; a number, or one value per channel."""
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return self.function.exact
 
-    name: ClassVar[str] = "add"
-    exact: ClassVar[bool] = True
-    term: Number | str | Tensor = parameter(int, float, Tensor)
+    @property
+    def values(self) -> tuple[Hashable, ...]:
+        return (Map, self.function, *map(exact, self.arguments))
 
-    def apply(self, x: Tensor, env: Env) -> Tensor:
-        return x + value(self.term, env, x)
+    @property
+    def given(self) -> tuple[Any, ...]:
+        return self.arguments
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return ()  # a tensor can stand wherever a number can
 
-@dataclass(frozen=True)
-class Scale(Pointwise):
-    """``y = x * factor``; a number, or one factor per channel."""
+    @property
+    def constants(self) -> dict[str, float]:
+        """The arguments that are numbers, by name."""
+        return {k: float(v) for k, v in self.parameters() if isinstance(v, int | float)}
 
-    name: ClassVar[str] = "scale"
-    exact: ClassVar[bool] = True
-    factor: Number | str | Tensor = parameter(int, float, Tensor)
+    @property
+    def tensors(self) -> dict[str, str]:
+        """The arguments that are tensors, by name: the names they are given under."""
+        return {k: v for k, v in self.parameters() if isinstance(v, str)}
 
-    def apply(self, x: Tensor, env: Env) -> Tensor:
-        return x * value(self.factor, env, x)
+    @property
+    def rises(self) -> bool:
+        """Whether it never falls as x grows, whatever values its tensors have."""
+        return direction(self.function.expr, "x", self.constants) == 1
 
+    def within(self, limit: float) -> bool:
+        """Whether every value it gives but NaN is at most ``limit`` from 0."""
+        low, high = interval(self.function.expr, self.constants)
+        return -limit <= low and high <= limit
 
-@dataclass(frozen=True)
-class Clamp(Pointwise):
-    """``y = min(max(x, low), high)``: ``low > high`` gives ``high``; NaN comes through."""
-
-    name: ClassVar[str] = "clamp"
-    exact: ClassVar[bool] = True
-    low: Number | str = parameter(int, float)
-    high: Number | str = parameter(int, float)
-
-    def apply(self, x: Tensor, env: Env) -> Tensor:
-        return torch.clamp(x, float(self.low), float(self.high))
-
-
-@dataclass(frozen=True)
-class Sigmoid(Pointwise):
-    """``y = 1 / (1 + exp(-x))``"""
-
-    name: ClassVar[str] = "sigmoid"
-
-    def apply(self, x: Tensor, env: Env) -> Tensor:
-        return torch.sigmoid(x)
-
-
-@dataclass(frozen=True)
-class Tanh(Pointwise):
-    """``y = tanh(x)``"""
-
-    name: ClassVar[str] = "tanh"
+    def operated(self, *primitives: str) -> Iterator[float]:
+        """The numbers that it adds, multiplies by and so on."""
+        for each in self.function.expr.walk():
+            if isinstance(each, Call) and each.primitive in primitives:
+                for part in each.arguments:
+                    if isinstance(part, Constant):
+                        yield part.value
+                    elif isinstance(part, Name) and part.name in self.constants:
+                        yield self.constants[part.name]
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
-        return torch.tanh(x)
+        if self.function.torch is not None and len(self.constants) == len(self.arguments):
+            return self.function.torch(x, *self.constants.values())
+        named = {key: value(each, env, x) for key, each in self.parameters()}
+        # Several steps of torch's would round as often: 16-bit values are widened first. One step
+        # of tensors is torch's own affair.
+        simple = all(isinstance(part, Name) for part in self.function.expr.parts)
+        narrow = x.dtype in (torch.float16, torch.bfloat16)
+        wide = x.float() if narrow and not (simple and not self.constants) else x
+        y = evaluate(self.function.expr, {"x": wide, **named}, wide)
+        return y.expand(x.shape).to(x.dtype)
 
+    def parameters(self) -> Iterator[tuple[str, Any]]:
+        yield from zip(self.function.parameters, self.arguments, strict=True)
 
-@dataclass(frozen=True)
-class RunningNorm(Pointwise):
-    """``y = (x - running_mean) / sqrt(running_var + eps) * weight + bias``, given per channel.
+    def with_parameters(self, changes: Mapping[str, Any]) -> Map:
+        given = {**dict(self.parameters()), **changes}
+        return replace(self, arguments=tuple(given.values()))
 
-    A batch norm that is not in training: its statistics are known, so it sees one element.
-    """
-
-    name: ClassVar[str] = "batch_norm"
-    mixes: ClassVar[bool] = True
-    running_mean: str | Tensor = parameter(Tensor)
-    running_var: str | Tensor = parameter(Tensor)
-    weight: Operand = parameter(Tensor, default=None)
-    bias: Operand = parameter(Tensor, default=None)
-    eps: float = 1e-5
-
-    def apply(self, x: Tensor, env: Env) -> Tensor:
-        names = (self.running_mean, self.running_var, self.weight, self.bias)
-        wide, (mean, var, weight, bias) = alike(x, env, *names)
-        assert mean is not None
-        assert var is not None
-        scale = (var + self.eps).rsqrt()
-        scale = scale if weight is None else scale * weight
-        if x.device.type != "cpu" or finite(mean * scale):
-            y = F.batch_norm(wide, mean, var, weight, bias, training=False, eps=self.eps)
-            return y.to(x.dtype)
-        # torch's CPU kernels compute x * scale + (bias - mean * scale): here Inf - Inf.
-        of_channels = (-1, *(1,) * (x.dim() - 2))
-        y = (wide - mean.reshape(of_channels)) * scale.reshape(of_channels)
-        return (y if bias is None else y + bias.reshape(of_channels)).to(x.dtype)
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        """In a graph of torch.fx: the call that makes it."""
+        given = tuple(map(tracer.create_arg, self.arguments))
+        return tracer.create_node("call_function", self.function, given, {})
 
     def __str__(self) -> str:
-        return self._in_mode("running")
+        arguments: list[str] = []
+        for at, (key, given) in enumerate(self.parameters()):
+            if exact(given) != exact(self.function.parameters[key]):
+                text = shown(given)
+                arguments.append(text if len(arguments) == at else f"{key}={text}")
+        return f"{self.name}({', '.join(arguments)})" if arguments else self.name
+
+
+class Function:
+    """A pointwise function: called with an expression it gives one, and otherwise a stage.
+
+    >>> from transfuse.stages import leaky_relu, pointwise, sigmoid
+    >>> print(leaky_relu(0.2))
+    leaky_relu(0.2)
+    >>> gated = pointwise(lambda x, skip: x * sigmoid(x) + skip)
+    >>> print(gated.expr)
+    x * sigmoid(x) + skip
+    """
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        torch: Callable[..., Tensor] | None = None,
+        name: str | None = None,
+    ) -> None:
+        first, *rest = inspect.signature(body).parameters.values()
+        for each in (first, *rest):
+            if each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+                raise TypeError(f"a pointwise function has plain parameters, not {each}")
+        if any(each.name == X.name for each in rest):
+            raise TypeError(
+                "x is the running value, the first parameter; no other can have its name"
+            )
+        written = body.__name__ if body.__name__.isidentifier() else "pointwise"
+        self.name = name or written
+        self.parameters: dict[str, Any] = {each.name: each.default for each in rest}
+        self.expr: Expr = expression(body(X, *map(symbol, self.parameters)))
+        if self.expr.logical:
+            raise TypeError(f"{self.name} gives a condition, not a number: {self.expr}")
+        self.torch = torch
+        self.__name__, self.__module__, self.__doc__ = self.name, body.__module__, body.__doc__
+        self.__signature__ = inspect.Signature(rest, return_annotation=Map)
+
+    @property
+    def exact(self) -> bool:
+        """Whether small integers give results that can be compared bit for bit."""
+        parts = self.expr.walk()
+        return all(PRIMITIVES[p.primitive].exact for p in parts if isinstance(p, Call))
+
+    @cached_property
+    def pattern(self) -> Expr:
+        """The expression whatever its arguments are called: a0, a1, … in their order."""
+        return substituted(
+            self.expr, {each: symbol(f"a{i}") for i, each in enumerate(self.parameters)}
+        )
+
+    @overload
+    def __call__(self, x: Expr, *args: Any, **kwargs: Any) -> Expr: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> Map: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Expr | Map:
+        inside = bool(args) and isinstance(args[0], Expr)
+        given = self._bound(args[inside:], kwargs)
+        if inside:
+            return substituted(self.expr, {"x": args[0], **given})
+        return Map(self, tuple(self._plain(key, each) for key, each in given.items()))
+
+    def _plain(self, key: str, given: Any) -> Any:
+        """A number, a name or a tensor; one without axes is a number, read now."""
+        number = isinstance(given, Tensor) and given.dim() == 0 and not given.requires_grad
+        return plain(self.name, key, given, (int, float, *(() if number else (Tensor,)), str))
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Every argument by name, as Python binds them, and by hand: a tracer can follow this."""
+        found = dict(zip(self.parameters, args, strict=False))
+        wrong = [key for key in kwargs if key not in self.parameters or key in found]
+        found = {
+            key: found.get(key, kwargs.get(key, given)) for key, given in self.parameters.items()
+        }
+        missing = [key for key, given in found.items() if given is inspect.Parameter.empty]
+        if wrong or missing or len(args) > len(self.parameters):
+            takes = ", ".join(self.parameters) or "no arguments"
+            raise TypeError(f"{self.name} takes {takes}; got {args} and {dict(kwargs)}")
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Function) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return self.name, self.expr, tuple(self.parameters)
+
+    def __repr__(self) -> str:
+        return f"<pointwise {self.name}: {self.expr}>"
+
+
+@overload
+def pointwise(function: Callable[..., Any]) -> Function: ...
+@overload
+def pointwise(*, torch: Callable[..., Tensor] | None = None) -> Callable[..., Function]: ...
+def pointwise(
+    function: Callable[..., Any] | None = None, *, torch: Callable[..., Tensor] | None = None
+) -> Function | Callable[..., Function]:
+    """A stage of your own: any function of ``x`` and arguments, written in ``transfuse.maths``.
+
+    .. math:: y = f(x, a, b, …) \\text{ element by element}
+
+    Args:
+        function: takes ``x`` first, then its arguments, with defaults if they have some. It is
+            called once, with symbols; ``where(condition, a, b)`` stands for ``if``.
+        torch: torch's own function for the same, where there is one.
+
+    Returns:
+        What makes stages: its arguments are numbers or tensors with one value per channel.
+
+    Example::
+
+        >>> from transfuse.maths import sin
+        >>> from transfuse.stages import pointwise
+        >>> snake = pointwise(lambda x, alpha: x + sin(alpha * x) ** 2 / alpha)
+        >>> print(snake.expr)
+        x + sin(alpha * x) * sin(alpha * x) / alpha
+    """
+    if function is None:
+        return lambda body: Function(body, torch)
+    return Function(function)

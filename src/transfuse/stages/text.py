@@ -17,7 +17,9 @@ from transfuse import stages
 from transfuse.stages.base import Stage
 
 KNOWN: dict[str, Callable[..., Stage]] = {
-    name: getattr(stages, name) for name in stages.__all__ if name.islower()
+    name: getattr(stages, name)
+    for name in stages.__all__
+    if name.islower() and name != "pointwise"  # which makes no stage, but what makes stages
 }
 CONVOLUTION = re.compile(r"\bconv_transpose([123]d)?\b")
 _PRINTED = (

@@ -170,6 +170,41 @@ class BatchApply(Whole):
 
 
 @dataclass(frozen=True)
+class RunningNorm(Stage):
+    """``y = (x - running_mean) / sqrt(running_var + eps) * weight + bias``, given per channel.
+
+    A batch norm that is not in training: its statistics are known, so it sees one element.
+    """
+
+    kind: ClassVar[Kind] = Kind.POINTWISE
+    name: ClassVar[str] = "batch_norm"
+    mixes: ClassVar[bool] = True
+    running_mean: str | Tensor = parameter(Tensor)
+    running_var: str | Tensor = parameter(Tensor)
+    weight: Operand = parameter(Tensor, default=None)
+    bias: Operand = parameter(Tensor, default=None)
+    eps: float = 1e-5
+
+    def apply(self, x: Tensor, env: Env) -> Tensor:
+        names = (self.running_mean, self.running_var, self.weight, self.bias)
+        wide, (mean, var, weight, bias) = alike(x, env, *names)
+        assert mean is not None
+        assert var is not None
+        scale = (var + self.eps).rsqrt()
+        scale = scale if weight is None else scale * weight
+        if x.device.type != "cpu" or plain.finite(mean * scale):
+            y = F.batch_norm(wide, mean, var, weight, bias, training=False, eps=self.eps)
+            return y.to(x.dtype)
+        # torch's CPU kernels compute x * scale + (bias - mean * scale): here Inf - Inf.
+        of_channels = (-1, *(1,) * (x.dim() - 2))
+        y = (wide - mean.reshape(of_channels)) * scale.reshape(of_channels)
+        return (y if bias is None else y + bias.reshape(of_channels)).to(x.dtype)
+
+    def __str__(self) -> str:
+        return self._in_mode("running")
+
+
+@dataclass(frozen=True)
 class GroupNorm(Whole):
     """``y = (x - mean) / sqrt(var + eps) * weight + bias`` over (group of channels, space)."""
 

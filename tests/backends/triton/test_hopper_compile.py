@@ -26,7 +26,7 @@ from transfuse.backends.triton.hopper import (  # noqa: E402
     verdict,
 )
 from transfuse.backends.triton.lattice import Lattice  # noqa: E402
-from transfuse.backends.triton.lower import Table  # noqa: E402
+from transfuse.backends.triton.lower import Part, Table  # noqa: E402
 from transfuse.backends.triton.tile import After  # noqa: E402
 from transfuse.backends.triton.versions import ANY_ROW, FUSING  # noqa: E402
 from transfuse.geometry import Axis  # noqa: E402
@@ -34,6 +34,10 @@ from transfuse.geometry import Axis  # noqa: E402
 TARGET = GPUTarget("cuda", 90, 32)
 strips = pytest.mark.skipif(not ANY_ROW, reason="Gluon views no rows from any one on: see versions")
 SOFTMAX = ("add", "softmax", "add", "sigmoid")
+VALUE, SLOPE, ZERO = Part("x"), Part("tensor"), Part("number")
+PRELU = Part(
+    "where", parts=(Part("lt", parts=(ZERO, VALUE)), VALUE, Part("mul", parts=(SLOPE, VALUE)))
+)
 
 
 class Stub:
@@ -81,6 +85,7 @@ TRIALS = {
     ),
     "ragged channels": ("fp16", Trial(3, 48, 40, (Axis(19, 3, 2, 1, 3, 1), Axis(23, 3, 1)))),
     "weights held": ("fp16", Trial(128, 64, 128, (Axis(64, 4, 2, 1),) * 2, axis=1, ops=SOFTMAX)),
+    "a map": ("fp16", replace(SOFT, ops=(*SOFTMAX, "map"))),
     "many channels": ("fp16", Trial(2, 24, 200, (Axis(9, 3), Axis(30, 4, 2)))),
     "summed": ("bf16", Trial(2, 33, 100, (Axis(50, 4, 2),), axis=1, ops=("sum",))),
 }
@@ -101,7 +106,15 @@ def after_of(trial: Trial, geometry: Geometry) -> After:
     at = tuple(1 if i == 2 else 0 for i in range(len(trial.ops)))
     return After(
         before=Table(),
-        after=Table(trial.ops, at, at, ones, ones, factor=tuple(-1 for _ in ones)),
+        after=Table(
+            trial.ops,
+            at,
+            number=at,
+            size=ones,
+            count=ones,
+            factor=tuple(-1 for _ in ones),
+            expr=tuple(PRELU if op == "map" else None for op in trial.ops),
+        ),
         sign=0,
         early="",
         late=trial.late,
@@ -178,7 +191,7 @@ def early(cubin: bytes, folder: Path) -> list[str]:
     "name",
     [
         each
-        if each in ("plain tf32", "softmax fp16")
+        if each in ("plain tf32", "softmax fp16", "a map")
         else pytest.param(each, marks=pytest.mark.long)
         for each in TRIALS
     ],

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from transfuse.backends.base import Verdict
 from transfuse.backends.cpu import library, lower, results, single, threads
+from transfuse.backends.cpu.bytecode import Code
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
@@ -140,6 +142,7 @@ class _Ready:
             for i, each in enumerate(instructions)
             if each.running and each.shape
         ]
+        self._maps = [(i, _Map(each.code)) for i, each in enumerate(instructions) if each.code]
         self._program = _program(plan)
         self._program.steps, self._program.steps_count = self._steps, len(steps)
 
@@ -154,14 +157,39 @@ class _Ready:
         program = library.Program.from_buffer_copy(self._program)
         program.input, program.input_strides = x.data_ptr(), strides(x.stride())
         program.output, program.output_strides = out.data_ptr(), strides(out.stride())
-        if self._tensors or self.gathers:
+        if self._tensors or self.gathers or self._maps:
             steps = type(self._steps).from_buffer_copy(self._steps)
             for i, field, name in self._tensors:
                 setattr(steps[i], field, operands[name].data_ptr())
             for each, room in zip(self.gathers, moments, strict=True):
                 steps[each.at].moments = room.data_ptr()
+            for i, map_ in self._maps:
+                steps[i].map = map_.on(operands)
             program.steps = steps
         return program
+
+
+class _Map:
+    """The code of a map as the core takes it."""
+
+    def __init__(self, code: Code) -> None:
+        self._operands = code.operands
+        self._numbers = (ctypes.c_double * len(code.numbers))(*code.numbers)
+        Three = ctypes.c_uint8 * 3
+        self._code = (library.MapInstruction * len(code.instructions))(
+            *(
+                library.MapInstruction(primitive, to, Three(*sources))
+                for primitive, to, *sources in code.instructions
+            )
+        )
+
+    def on(self, operands: Mapping[str, Tensor]) -> Any:
+        """A pointer to the map with the addresses of its operands; it keeps what it points to."""
+        addresses = (ctypes.c_void_p * len(self._operands))(
+            *(operands[name].data_ptr() for name in self._operands)
+        )
+        sizes = (len(self._numbers), len(addresses), len(self._code))
+        return ctypes.pointer(library.Map(*sizes, self._numbers, addresses, self._code))
 
 
 def _finite(core: ctypes.CDLL, values: Tensor) -> bool:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from transfuse import settings
+from transfuse.maths.expr import ARITY
 
 NAME = "libtransfuse_cpu.so"
 ABI = 1
 """``TRANSFUSE_ABI``: goes up where the structures stay and their meaning does not."""
 OPS = (
-    *("add", "scale", "clamp", "norm", "sigmoid", "tanh", "softmax", "sum"),
+    *("add", "scale", "clamp", "norm", "sigmoid", "tanh", "map", "softmax", "sum"),
     *("max_pool", "sum_pool", "sign_pool"),
     *("batch_stats", "group_stats", "exp_stats", "max_stats", "cut"),
     *("batch_apply", "group_apply", "exp_apply", "max_apply", "group_norm", "space_softmax"),
@@ -29,6 +30,29 @@ ELEMENTS = ("fp32", "fp64", "fp16", "bf16")
 Sizes = ctypes.c_int64 * 3
 Strides = ctypes.c_int64 * 5
 Digest = ctypes.c_uint64 * 2
+
+
+class MapInstruction(ctypes.Structure):
+    """``transfuse_instruction``"""
+
+    _fields_ = (
+        ("primitive", ctypes.c_uint8),
+        ("to", ctypes.c_uint8),
+        ("from", ctypes.c_uint8 * 3),
+    )
+
+
+class Map(ctypes.Structure):
+    """``transfuse_map``"""
+
+    _fields_ = (
+        ("numbers_count", ctypes.c_int32),
+        ("operands_count", ctypes.c_int32),
+        ("code_count", ctypes.c_int32),
+        ("numbers", ctypes.POINTER(ctypes.c_double)),
+        ("operands", ctypes.POINTER(ctypes.c_void_p)),
+        ("code", ctypes.POINTER(MapInstruction)),
+    )
 
 
 class Step(ctypes.Structure):
@@ -47,6 +71,7 @@ class Step(ctypes.Structure):
         ("t2", ctypes.c_void_p),
         ("t3", ctypes.c_void_p),
         ("moments", ctypes.c_void_p),
+        ("map", ctypes.POINTER(Map)),
     )
 
 
@@ -130,6 +155,9 @@ def abi() -> list[str]:
         f"abi {ABI}",
         f"elements {' '.join(ELEMENTS)}",
         f"operations {' '.join(OPS).upper()}",
+        f"primitives {' '.join(ARITY).upper()}",
+        layout("instruction", MapInstruction),
+        layout("map", Map),
         layout("step", Step),
         layout("program", Program),
     ]

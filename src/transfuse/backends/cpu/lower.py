@@ -5,19 +5,22 @@ from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import Any
 
+from transfuse.backends.cpu.bytecode import Code, TooLong, assemble
 from transfuse.backends.cpu.library import OPS, Sizes, Step
 from transfuse.chain import Chain
+from transfuse.maths.expr import Expr
 from transfuse.plan import Plan
 from transfuse.problem import Shape
-from transfuse.stages import Stage
+from transfuse.stages import Stage, add, clamp, scale, sigmoid, tanh
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
-from transfuse.stages.pointwise import Add, Clamp, RunningNorm, Scale, Sigmoid, Tanh
+from transfuse.stages.pointwise import Map
 from transfuse.stages.whole import (
     BatchApply,
     BatchNorm,
     BatchStatistics,
     GroupNorm,
     Running,
+    RunningNorm,
     SpaceSoftmax,
     Whole,
 )
@@ -40,6 +43,8 @@ class Instruction:
     running: Running | None = None
     shape: Shape | None = None
     """What a statistic over the batch moves, and the shape of the values it covers."""
+    code: Code | None = None
+    """Of a map."""
 
     def step(self, address: Callable[[str], int]) -> Step:
         # Missing axes come first, and a window of 1 leaves them alone.
@@ -61,6 +66,11 @@ def refusal(plan: Plan) -> str:
     for stage in chain.epilogue:
         if type(stage) not in _STEPS:
             return f"it has no step for {stage}"
+        if isinstance(stage, Map):
+            try:
+                _code(stage)
+            except TooLong as reason:
+                return f"{stage}: {reason}"
         overlaps = isinstance(stage, Window) and any(
             stride < kernel or padding for kernel, stride, padding in stage.windows(chain.conv.rank)
         )
@@ -110,6 +120,27 @@ def _clamp(low: float, high: float) -> Instruction:
     return Instruction("clamp", f0=low, f1=high)
 
 
+_LOOPS: dict[Expr, Callable[..., Instruction]] = {
+    add.pattern: lambda term: _operand("add", term),
+    scale.pattern: lambda factor: _operand("scale", factor),
+    clamp.pattern: lambda low, high: _clamp(low, high),
+    sigmoid.pattern: lambda: Instruction("sigmoid"),
+    tanh.pattern: lambda: Instruction("tanh"),
+}
+"""Expressions that the core has a loop of its own for."""
+
+
+def _map(stage: Map) -> Instruction:
+    make = _LOOPS.get(stage.function.pattern)
+    if make is not None and (not stage.tensors or len(stage.arguments) == 1):
+        return make(*stage.arguments)
+    return Instruction("map", code=_code(stage))
+
+
+def _code(stage: Map) -> Code:
+    return assemble(stage.function.expr, stage.constants, stage.tensors)
+
+
 def _pool(stage: Window, rank: int) -> Instruction:
     windows = stage.windows(rank)
     if isinstance(stage, AvgPool):
@@ -131,14 +162,10 @@ def _norm(op: str, stage: Any, groups: int = 0) -> Instruction:
 
 
 _STEPS: dict[type[Stage], Callable[[Any, int], tuple[Instruction, ...]]] = {
-    Add: lambda s, _: (_operand("add", s.term),),
-    Scale: lambda s, _: (_operand("scale", s.factor),),
-    Clamp: lambda s, _: (_clamp(float(s.low), float(s.high)),),
+    Map: lambda s, _: (_map(s),),
     RunningNorm: lambda s, _: (
         replace(_norm("norm", s), t2=_name(s.running_mean), t3=_name(s.running_var)),
     ),
-    Sigmoid: lambda s, _: (Instruction("sigmoid"),),
-    Tanh: lambda s, _: (Instruction("tanh"),),
     ChannelSoftmax: lambda s, _: (Instruction("softmax"),),
     ChannelSum: lambda s, _: (Instruction("sum"),),
     MaxPool: lambda s, rank: (_pool(s, rank),),

@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 
 from transfuse.chain import Chain
+from transfuse.maths.expr import Constant, Expr, Name, folded
 from transfuse.plan import Plan
 from transfuse.problem import Problem, Shape
-from transfuse.stages import Stage
+from transfuse.stages import Stage, add, clamp, scale, sigmoid, tanh
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
-from transfuse.stages.pointwise import Add, Clamp, Pointwise, RunningNorm, Scale, Sigmoid, Tanh
+from transfuse.stages.pointwise import Map
 from transfuse.stages.whole import (
     BatchApply,
     BatchNorm,
     BatchStatistics,
     GroupNorm,
     Running,
+    RunningNorm,
     SpaceSoftmax,
     Whole,
 )
@@ -35,6 +37,23 @@ MOST_ELEMENTS = 2**16
 
 MOST_FACTOR = 2.0**100
 """Factors beyond stay where they are: their products with others might overflow."""
+
+
+MOST_PARTS = 256
+"""Parts of an expression written out: a part used twice counts twice, all of it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an expression, as ``kernels/expressions.py`` takes it.
+
+    ``"x"`` is the running value; ``"number"`` and ``"tensor"`` are arguments of the launch, the one
+    ``at`` so many after the first of the step; all else is a primitive with its arguments.
+    """
+
+    op: str
+    at: int = 0
+    parts: tuple["Part", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,7 @@ class Step:
     size: int = 1
     count: int = 1
     factor: float = 1.0
+    expr: Part | None = None  # of a map
 
 
 @dataclass(frozen=True)
@@ -147,7 +167,7 @@ class _Walk:
         for stage in chain.prologue:
             if isinstance(stage, AvgPool | MaxPool) and pool is None:
                 pool = stage
-            elif isinstance(stage, Pointwise):
+            elif isinstance(stage, Map | RunningNorm):
                 sides[pool is not None].extend(_STEPS[type(stage)](stage))
             else:
                 raise Refused(f"before the convolution it has no kernel for {stage}")
@@ -303,20 +323,49 @@ def _operand(op: str, value: Any) -> tuple[Step, ...]:
     return (Step(f"{op}_number", numbers=(float(value),)),)
 
 
-def _clamp(stage: Clamp) -> tuple[Step, ...]:
-    low, high = float(stage.low), float(stage.high)
+def _clamp(low: float, high: float) -> tuple[Step, ...]:
     if isnan(low) or isnan(high):  # everything becomes NaN
         return (Step("scale_number", numbers=(nan,)),)
-    return (Step("clamp", numbers=(low, high)),)
+    return (Step("clamp", numbers=(float(low), float(high))),)
+
+
+_OWN: dict[Expr, Callable[..., tuple[Step, ...]]] = {
+    add.pattern: lambda term: _operand("add", term),
+    scale.pattern: lambda factor: _operand("scale", factor),
+    clamp.pattern: _clamp,
+    sigmoid.pattern: lambda: (Step("sigmoid"),),
+    tanh.pattern: lambda: (Step("tanh"),),
+}
+"""Expressions with steps of their own, which others fold into."""
+
+
+def _map(stage: Map) -> tuple[Step, ...]:
+    make = _OWN.get(stage.function.pattern)
+    if make is not None and (not stage.tensors or len(stage.arguments) == 1):
+        return make(*stage.arguments)
+    tensors, names = list(stage.tensors), list(stage.constants)
+    numbers = list(stage.constants.values())
+
+    def leaf(each: Expr) -> Part:
+        if isinstance(each, Constant):
+            numbers.append(each.value)
+            return Part("number", len(numbers) - 1)
+        assert isinstance(each, Name)
+        if each.name in names:
+            return Part("number", names.index(each.name))
+        return Part("tensor", tensors.index(each.name)) if each.name in tensors else Part("x")
+
+    expr = stage.function.expr
+    size = folded(expr, lambda _: 1, lambda _, sizes: 1 + sum(sizes))
+    if size > MOST_PARTS:
+        raise Refused(f"{stage} unfolds to {size} parts; {MOST_PARTS} is the most")
+    whole = folded(expr, leaf, lambda each, parts: Part(each.primitive, parts=tuple(parts)))
+    return (Step("map", tuple(stage.tensors.values()), tuple(numbers), expr=whole),)
 
 
 _STEPS: dict[type[Stage], Callable[[Any], tuple[Step, ...]]] = {
-    Add: lambda s: _operand("add", s.term),
-    Scale: lambda s: _operand("scale", s.factor),
-    Clamp: _clamp,
+    Map: lambda s: _map(s),
     RunningNorm: lambda s: _running_norm(s),
-    Sigmoid: lambda s: (Step("sigmoid"),),
-    Tanh: lambda s: (Step("tanh"),),
     ChannelSoftmax: lambda s: (Step("softmax"),),
     ChannelSum: lambda s: (Step("sum"),),
 }
@@ -388,11 +437,12 @@ class Table:
     size: tuple[int, ...] = ()
     count: tuple[int, ...] = ()
     factor: tuple[int, ...] = ()  # where it stands; -1: none
+    expr: tuple[Part | None, ...] = ()  # of maps
     sources: str = SOURCES
 
     def rest(self, first: int) -> "Table":
         """The steps from ``first`` on."""
-        columns = (self.ops, self.at, self.number, self.size, self.count, self.factor)
+        columns = (self.ops, self.at, self.number, self.size, self.count, self.factor, self.expr)
         return Table(*(each[first:] for each in columns))  # type: ignore[arg-type]
 
 
@@ -420,6 +470,7 @@ class Arguments:
             tuple(step.size for step in steps),
             tuple(step.count for step in steps),
             tuple(factors),
+            tuple(step.expr for step in steps),
         )
 
     def sign(self, window: Window | None) -> int:

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from transfuse.arrays import adopt
 from transfuse.bench.peers.base import Missing, Runner, Work, library
+from transfuse.maths.expr import ARITY, Call, Constant, Expr, Name, folded
 from transfuse.problem import Problem
 from transfuse.stages import ConvTranspose, Number, Operand, Stage
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
-from transfuse.stages.pointwise import Add, Clamp, RunningNorm, Scale, Sigmoid, Tanh
-from transfuse.stages.whole import BatchNorm, GroupNorm, SpaceSoftmax
+from transfuse.stages.pointwise import Map
+from transfuse.stages.whole import BatchNorm, GroupNorm, RunningNorm, SpaceSoftmax
 from transfuse.stages.window import AvgPool, MaxPool, Window
 
 Array = Any  # jax.Array
@@ -160,13 +161,47 @@ def _group_norm(s: Scope, stage: GroupNorm, x: Array) -> Array:
     return y * s.value(stage.weight, 1.0) + s.value(stage.bias, 0.0)
 
 
+_NAMES = {
+    **{each: each for each in ARITY},
+    "sub": "subtract",
+    "mul": "multiply",
+    "div": "divide",
+    "neg": "negative",
+    "clamp": "clip",
+    "lt": "less",
+    "le": "less_equal",
+    "eq": "equal",
+    "both": "logical_and",
+    "either": "logical_or",
+    "no": "logical_not",
+}
+"""The function of ``jax.numpy`` for each primitive, but for those of other modules."""
+
+
+def _map(s: Scope, stage: Map, x: Array) -> Array:
+    given = dict(zip(stage.function.parameters, stage.arguments, strict=True))
+    elsewhere = {
+        "sigmoid": s.jax.nn.sigmoid,
+        "erf": s.jax.scipy.special.erf,
+        "rsqrt": s.jax.lax.rsqrt,
+    }
+
+    def leaf(each: Expr) -> Array:
+        if isinstance(each, Constant):
+            return each.value
+        assert isinstance(each, Name)
+        return x if each.name == "x" else s.value(given[each.name])
+
+    def apply(each: Call, parts: list[Array]) -> Array:
+        found = elsewhere.get(each.primitive)
+        return (found or getattr(s.jax.numpy, _NAMES[each.primitive]))(*parts)
+
+    return folded(stage.function.expr, leaf, apply)
+
+
 STAGES: dict[type[Stage], Callable[[Scope, Any, Array], Array]] = {
     ConvTranspose: _convolution,
-    Add: lambda s, stage, x: x + s.value(stage.term),
-    Scale: lambda s, stage, x: x * s.value(stage.factor),
-    Clamp: lambda s, stage, x: s.jax.numpy.clip(x, stage.low, stage.high),
-    Sigmoid: lambda s, stage, x: s.jax.nn.sigmoid(x),
-    Tanh: lambda s, stage, x: s.jax.numpy.tanh(x),
+    Map: lambda s, stage, x: _map(s, stage, x),
     ChannelSum: lambda s, stage, x: x.sum(1, keepdims=True),
     ChannelSoftmax: lambda s, stage, x: s.jax.nn.softmax(x, axis=1),
     AvgPool: _avg_pool,

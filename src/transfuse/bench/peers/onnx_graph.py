@@ -14,11 +14,13 @@ from torch import Tensor
 from transfuse.bench.peers.base import Missing, library
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
+from transfuse.maths.expr import Call, Constant, Expr, Name, folded
+from transfuse.maths.primitives import complete
 from transfuse.problem import Problem, Shape
 from transfuse.stages import ConvTranspose, Number, Operand, Stage
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
-from transfuse.stages.pointwise import Add, Clamp, RunningNorm, Scale, Sigmoid, Tanh
-from transfuse.stages.whole import BatchNorm, GroupNorm, SpaceSoftmax
+from transfuse.stages.pointwise import Map
+from transfuse.stages.whole import BatchNorm, GroupNorm, RunningNorm, SpaceSoftmax
 from transfuse.stages.window import AvgPool, MaxPool, Window
 
 INPUT, OUTPUT = "x", "y"
@@ -158,13 +160,65 @@ def _space_softmax(g: Graph, stage: SpaceSoftmax, x: str) -> str:
     return g.node("Reshape", y, g.integers(*g.shape.dims))
 
 
+_NODES = {
+    "add": "Add",
+    "sub": "Sub",
+    "mul": "Mul",
+    "div": "Div",
+    "neg": "Neg",
+    "abs": "Abs",
+    "minimum": "Min",
+    "maximum": "Max",
+    "clamp": "Clip",
+    "floor": "Floor",
+    "where": "Where",
+    "lt": "Less",
+    "le": "LessOrEqual",
+    "eq": "Equal",
+    "both": "And",
+    "either": "Or",
+    "no": "Not",
+    "sqrt": "Sqrt",
+    "exp": "Exp",
+    "log": "Log",
+    "sin": "Sin",
+    "cos": "Cos",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+    "erf": "Erf",
+    **dict.fromkeys(("rsqrt", "expm1", "log1p"), "written out below"),
+}
+"""The operator for each primitive."""
+complete(_NODES, __name__)
+
+
+def _map(g: Graph, stage: Map, x: str) -> str:
+    given: dict[str, Any] = dict(zip(stage.function.parameters, stage.arguments, strict=True))
+
+    def leaf(each: Expr) -> str:
+        if isinstance(each, Constant):
+            return g.number(each.value)
+        assert isinstance(each, Name)
+        return x if each.name == "x" else g.value(given[each.name])
+
+    def apply(each: Call, parts: list[str]) -> str:
+        if each.primitive == "rsqrt":
+            return g.node("Reciprocal", g.node("Sqrt", *parts))
+        if each.primitive == "expm1":
+            return g.node("Sub", g.node("Exp", *parts), g.number(1))
+        if each.primitive == "log1p":
+            return g.node("Log", g.node("Add", *parts, g.number(1)))
+        if each.primitive == "clamp" and stage.tensors:  # Clip takes numbers alone
+            return g.node("Min", g.node("Max", *parts[:2]), parts[2])
+        return g.node(_NODES[each.primitive], *parts)
+
+    result: str = folded(stage.function.expr, leaf, apply)
+    return result
+
+
 EMITTERS: dict[type[Stage], Callable[[Graph, Any, str], str]] = {
     ConvTranspose: _convolution,
-    Add: lambda g, s, x: g.node("Add", x, g.value(s.term)),
-    Scale: lambda g, s, x: g.node("Mul", x, g.value(s.factor)),
-    Clamp: lambda g, s, x: g.node("Clip", x, g.number(s.low), g.number(s.high)),
-    Sigmoid: lambda g, s, x: g.node("Sigmoid", x),
-    Tanh: lambda g, s, x: g.node("Tanh", x),
+    Map: lambda g, s, x: _map(g, s, x),
     ChannelSum: lambda g, s, x: g.node("ReduceSum", x, g.integers(1)),
     ChannelSoftmax: lambda g, s, x: g.node("Softmax", x, axis=1),
     AvgPool: lambda g, s, x: g.node("AveragePool", x, count_include_pad=1, **_windows(g, s)),

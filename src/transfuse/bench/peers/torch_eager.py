@@ -10,8 +10,7 @@ from torch import Tensor
 from transfuse.bench.peers.base import Missing, Runner, Work
 from transfuse.stages import ConvTranspose, Operand, Stage
 from transfuse.stages.channel import ChannelSoftmax
-from transfuse.stages.pointwise import RunningNorm
-from transfuse.stages.whole import BatchNorm, GroupNorm, SpaceSoftmax
+from transfuse.stages.whole import BatchNorm, GroupNorm, RunningNorm, SpaceSoftmax
 
 CONV: dict[int, Callable[..., Tensor]] = {
     1: F.conv_transpose1d,

@@ -94,7 +94,7 @@ bool finite(const void* values, int64_t count, int32_t element) {
 
 // The lines of transfuse_abi(), written once.
 struct Abi {
-    char lines[2048] = "";
+    char lines[4096] = "";
     size_t at = 0;
 
     Abi() noexcept {
@@ -102,12 +102,19 @@ struct Abi {
         static_assert(TF_F32 == 0 && TF_F64 == 1 && TF_F16 == 2 && TF_BF16 == 3 && TF_ELEMENTS == 4, "as named");
 #define NAME(op) add(" %s", #op);
         TRANSFUSE_EACH_OP(NAME)
+        add("\nprimitives");
+        TRANSFUSE_EACH_PRIMITIVE(NAME)
 #undef NAME
 #define FIELD(of, field) add(" %s@%zu", #field, offsetof(transfuse_##of, field))
+        add("\ninstruction %zu:", sizeof(transfuse_instruction));
+        FIELD(instruction, primitive), FIELD(instruction, to), FIELD(instruction, from);
+        add("\nmap %zu:", sizeof(transfuse_map));
+        FIELD(map, numbers_count), FIELD(map, operands_count), FIELD(map, code_count);
+        FIELD(map, numbers), FIELD(map, operands), FIELD(map, code);
         add("\nstep %zu:", sizeof(transfuse_step));
         FIELD(step, op), FIELD(step, i0), FIELD(step, kernel), FIELD(step, stride), FIELD(step, padding);
         FIELD(step, f0), FIELD(step, f1), FIELD(step, t0), FIELD(step, t1);
-        FIELD(step, t2), FIELD(step, t3), FIELD(step, moments);
+        FIELD(step, t2), FIELD(step, t3), FIELD(step, moments), FIELD(step, map);
         add("\nprogram %zu:", sizeof(transfuse_program));
         FIELD(program, element), FIELD(program, operands), FIELD(program, careful);
         FIELD(program, batch), FIELD(program, in_channels), FIELD(program, out_channels), FIELD(program, groups), FIELD(program, spatial), FIELD(program, kernel);

@@ -28,7 +28,7 @@ static bool is_resident(int op) { return op == TF_GROUP_NORM || op == TF_SPACE_S
 
 // Steps that see one position at a time, and those of them that see one element.
 static bool is_element(int op) {
-    return op <= TF_TANH || (op >= TF_BATCH_APPLY && op <= TF_MAX_APPLY);
+    return op <= TF_MAP || (op >= TF_BATCH_APPLY && op <= TF_MAX_APPLY);
 }
 static bool is_position(int op) { return is_element(op) || op == TF_SOFTMAX; }
 
@@ -40,7 +40,7 @@ template <class T> class Division {
         const Layer whole = Layer::whole<T>(program);
         bool separable = program.groups == 1 && !is_narrow<T>(program);
         for (int i = 0; i < program.steps_count; i++)
-            separable = separable && (program.steps[i].op <= TF_TANH || is_window(program.steps[i].op));
+            separable = separable && (program.steps[i].op <= TF_MAP || is_window(program.steps[i].op));
         Layer found = whole;
         int64_t most = 0;
         // Smaller tiles only where parts of two vectors do not do.

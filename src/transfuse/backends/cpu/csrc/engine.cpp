@@ -7,6 +7,7 @@
 #include "convolution.h"
 #include "digest.h"
 #include "division.h"
+#include "map.h"
 #include "output.h"
 #include "parallel.h"
 #include "source.h"
@@ -25,7 +26,10 @@ template <class T> class Engine {
           p(Division<T>::parts(program, source.inputs)),
           division(p, source.inputs),
           at(division.at) {
-        for (int i = 0; i < p.steps_count; i++) lines.push_back(operand(p.steps[i], at[i].channels));
+        for (int i = 0; i < p.steps_count; i++) {
+            lines.push_back(operand(p.steps[i], at[i].channels));
+            maps.emplace_back(p.steps[i].op == TF_MAP ? p.steps[i].map : nullptr);
+        }
         statistics.resize(p.steps_count);
     }
 
@@ -72,12 +76,14 @@ template <class T> class Engine {
     Buffer<T> stored;
     T nowhere = 0;  // stands for: keep nothing but the statistic
     std::vector<std::vector<T>> lines;  // each step's operand by slot
+    std::vector<Map<T>> maps;  // by the step
     std::vector<Statistic<T>> statistics;  // by the step that gathers
 
     std::vector<T> operand(const transfuse_step& s, Channels c) const {
         // Parts are whole vectors, so those of all channels follow one another.
         for (int64_t* each : {&c.count, &c.per_group, &c.padded, &c.slots}) *each *= p.parts;
         if (s.op == TF_NORM) return norm(s, c);
+        if (s.op == TF_MAP) return map_lines(s, c);
         const bool constant = (s.op == TF_ADD || s.op == TF_SCALE) && !s.t0;
         return constant ? std::vector<T>(c.slots, T(s.f0)) : by_slot(s.t0, c, T(s.op == TF_ADD ? 0 : 1));
     }
@@ -90,6 +96,61 @@ template <class T> class Engine {
         line.insert(line.end(), scale.begin(), scale.end());
         line.insert(line.end(), bias.begin(), bias.end());
         return line;
+    }
+
+    // The values of a strip: whole positions as long as they fit, else a part of one.
+    static int64_t strip_of(int64_t slots) {
+        constexpr int64_t most = STRIP * LANES<T>;
+        return slots > most ? most : most / slots * slots;
+    }
+
+    // Each operand of a map by slot, for each part as often as there are positions in a strip.
+    std::vector<T> map_lines(const transfuse_step& s, const Channels& c) const {
+        std::vector<T> all;
+        const int64_t slots = c.slots / p.parts, times = std::max<int64_t>(1, strip_of(slots) / slots);
+        for (int i = 0; i < s.map->operands_count; i++) {
+            const auto line = by_slot(s.map->operands[i], c, 0);
+            for (int64_t part = 0; part < p.parts; part++)
+                for (int64_t k = 0; k < times; k++)
+                    all.insert(all.end(), line.begin() + part * slots, line.begin() + (part + 1) * slots);
+        }
+        return all;
+    }
+
+    // The operands of map `i` from slot `slot` of a part on: strips, or for one channel its numbers.
+    void map_operands(size_t i, int64_t part, int64_t slot, bool alone, From<T>* found) const {
+        const int64_t slots = at[i].channels.slots, room = std::max(slots, strip_of(slots));
+        for (int k = 0; k < maps[i].operands(); k++) {
+            const T* line = &lines[i][(k * p.parts + part) * room + slot];
+            found[k] = alone ? From<T>{nullptr, *line} : From<T>{line, T(0)};
+        }
+    }
+
+    void map_positions(size_t i, Tile<T>& block) const {
+        const int64_t slots = block.channels.slots, strip = strip_of(slots), all = block.box.positions() * slots;
+        From<T> from[UINT8_MAX];
+        for (int64_t k = 0, count; k < all; k += count) {
+            const int64_t slot = strip < slots ? k % slots : 0;
+            count = std::min(strip, strip < slots ? slots - slot : all - k);
+            map_operands(i, block.part, slot, false, from);
+            maps[i](block.values + k, count, from);
+        }
+    }
+
+    void map_row(size_t i, T* v, int64_t n, int64_t slot) const {
+        constexpr int64_t strip = STRIP * LANES<T>;
+        From<T> from[UINT8_MAX];
+        map_operands(i, 0, slot, true, from);
+        for (int64_t k = 0; k < n; k += strip) {
+            const int64_t count = std::min(strip, n - k), whole = count / LANES<T> * LANES<T>;
+            if (whole) maps[i](v + k, whole, from);
+            if (whole < count) {
+                T rest[LANES<T>] = {};
+                std::copy(v + k + whole, v + k + count, rest);
+                maps[i](rest, LANES<T>, from);
+                std::copy(rest, rest + (count - whole), v + k + whole);
+            }
+        }
     }
 
     // One walk over all tiles; the values go to `keep`, to the output where it is null.
@@ -163,6 +224,8 @@ template <class T> class Engine {
             for (size_t k = i; k < end; k++) {
                 if (p.steps[k].op == TF_SOFTMAX) {
                     channel_softmax(block);
+                } else if (p.steps[k].op == TF_MAP) {
+                    map_positions(k, block);
                 } else if (p.steps[k].op != TF_CUT) {
                     const Lines<T> l = lines_of(k, tile.n, tile.part);
                     with_element_op(p.steps[k].op, [&](auto op) {
@@ -302,6 +365,10 @@ template <class T> class Engine {
                    part * BLOCK;
             const int64_t n = std::min(BLOCK, length - part * BLOCK), slot = level.channels.slot(c);
             for (size_t k = begin; k < size_t(p.steps_count); k++) {
+                if (p.steps[k].op == TF_MAP) {
+                    map_row(k, v, n, slot);
+                    continue;
+                }
                 const Lines<T> l = lines_of(k, sample, 0);
                 with_element_op(p.steps[k].op, [&](auto op) {
                     each_in_row(v, n, [&](Vec<T> x) {

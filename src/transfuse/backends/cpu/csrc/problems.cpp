@@ -33,7 +33,7 @@ int64_t elements(const std::string& name, const Sizes& dims) {
 
 transfuse_step step(int op, const void* t0 = nullptr, const void* t1 = nullptr, double f0 = 0,
                     double f1 = 0, int64_t i0 = 0) {
-    return {op, i0, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, f0, f1, t0, t1, nullptr, nullptr, nullptr};
+    return {op, i0, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, f0, f1, t0, t1, nullptr, nullptr, nullptr, nullptr};
 }
 
 void append(Steps& steps, const Steps& more) {

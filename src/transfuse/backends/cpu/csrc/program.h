@@ -24,6 +24,7 @@ enum transfuse_element { TF_F32, TF_F64, TF_F16, TF_BF16, TF_ELEMENTS };
     OP(NORM)          /* (x - t2[c]) / sqrt(t3[c] + f0) * t0[c] + t1[c] */                    \
     OP(SIGMOID)                                                                               \
     OP(TANH)                                                                                  \
+    OP(MAP)           /* the pointwise expression `map` */                                    \
     OP(SOFTMAX)       /* over channels */                                                     \
     OP(SUM)           /* over channels, one is left */                                        \
     OP(MAX_POOL)      /* window */                                                            \
@@ -44,6 +45,32 @@ enum transfuse_element { TF_F32, TF_F64, TF_F16, TF_BF16, TF_ELEMENTS };
 enum transfuse_op { TRANSFUSE_EACH_OP(TRANSFUSE_OP) TF_OPS };
 #undef TRANSFUSE_OP
 
+/* What pointwise expressions are made of: first those of two and three arguments, from NO on those of
+ * one. True is 1 and false 0. */
+#define TRANSFUSE_EACH_PRIMITIVE(P)                                                            \
+    P(ADD) P(SUB) P(MUL) P(DIV) P(MINIMUM) P(MAXIMUM) P(CLAMP) P(WHERE)                        \
+    P(LT) P(LE) P(EQ) P(BOTH) P(EITHER)                                                        \
+    P(NO) P(NEG) P(ABS) P(FLOOR) P(SQRT) P(RSQRT)                                              \
+    P(EXP) P(EXPM1) P(LOG) P(LOG1P) P(SIN) P(COS) P(TANH) P(SIGMOID) P(ERF)
+#define TRANSFUSE_PRIMITIVE(name) TF_P_##name,
+enum transfuse_primitive { TRANSFUSE_EACH_PRIMITIVE(TRANSFUSE_PRIMITIVE) TF_PRIMITIVES };
+#undef TRANSFUSE_PRIMITIVE
+
+/* Values by number: 0 the running value, then the map's numbers, its operands, its registers. */
+typedef struct {
+    uint8_t primitive, to, from[3];
+} transfuse_instruction;
+
+enum { TF_REGISTERS = 16 }; /* that a map may use */
+
+/* A pointwise expression as code. The last instruction writes the running value, and no other does. */
+typedef struct {
+    int32_t numbers_count, operands_count, code_count;
+    const double* numbers;
+    const void* const* operands; /* each one element of the type of the program's operands per channel */
+    const transfuse_instruction* code;
+} transfuse_map;
+
 typedef struct {
     int32_t op;
     int64_t i0;
@@ -54,6 +81,7 @@ typedef struct {
     const void* t2;
     const void* t3;
     double* moments; /* of TF_BATCH_STATS: room for the means, then the variances, or null */
+    const transfuse_map* map; /* of TF_MAP */
 } transfuse_step;
 
 typedef struct {

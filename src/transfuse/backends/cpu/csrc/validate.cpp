@@ -104,6 +104,28 @@ class Statistics {
     bool gathering = false;
 };
 
+// Code that reads and writes nothing but the values it numbers, and leaves the running value last.
+void map(const transfuse_map* m) {
+    present("map of a step", m);
+    within("numbers of a map", m->numbers_count, 0, UINT8_MAX);
+    within("operands of a map", m->operands_count, 0, UINT8_MAX);
+    within("instructions of a map", m->code_count, 1, UINT16_MAX);
+    if (m->numbers_count) present("numbers of a map", m->numbers);
+    if (m->operands_count) present("operands of a map", m->operands);
+    present("code of a map", m->code);
+    const int first = 1 + m->numbers_count + m->operands_count;  // register
+    for (int i = 0; i < m->operands_count; i++) present("operand of a map", m->operands[i]);
+    for (int i = 0; i < m->code_count; i++) {
+        const transfuse_instruction& each = m->code[i];
+        within("primitive of a map", each.primitive, 0, TF_PRIMITIVES - 1);
+        for (int k = 0; k < 3; k++) within("source of an instruction", each.from[k], 0, first + TF_REGISTERS - 1);
+        if (i + 1 == m->code_count)
+            within("target of a map's last instruction", each.to, 0, 0);
+        else
+            within("target of an instruction", each.to, first, first + TF_REGISTERS - 1);
+    }
+}
+
 Values after_steps(const transfuse_program& p, Values values) {
     within("steps_count", p.steps_count, 0, INT32_MAX);
     if (p.steps_count) present("steps", p.steps);
@@ -120,6 +142,7 @@ Values after_steps(const transfuse_program& p, Values values) {
                     refuse("windows overlap where a statistic is gathered before them");
                 pool(values, s);
                 break;
+            case TF_MAP: map(s.map); break;
             case TF_NORM:
                 present("running mean of a norm", s.t2);
                 present("running variance of a norm", s.t3);

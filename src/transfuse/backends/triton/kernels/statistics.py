@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.kernels.numbers import bounded_exp, inverse_root, narrow
-from transfuse.backends.triton.kernels.steps import number
+from transfuse.backends.triton.kernels.operands import number
 
 
 @triton.jit

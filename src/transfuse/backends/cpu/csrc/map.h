@@ -1,0 +1,118 @@
+// Maps: pointwise expressions as code over registers, run over strips that stay in the first-level cache.
+//
+// Each instruction works through a whole strip before the next one begins, so that to find out what it
+// is costs little. A source is a strip (the running value, an operand by channel, a register) or a
+// number, and each instruction is compiled for every mixture of the two.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "functions.h"
+#include "program.h"
+
+namespace TF_NAMESPACE {
+
+constexpr int STRIP = 32;  // vectors
+
+// A source of an instruction: a strip, or where there is none a number.
+template <class T> struct From {
+    const T* strip;
+    T number;
+};
+
+template <class T> TF_INLINE Vec<T> truth(Mask<T> m) { return m ? fill(T(1)) : Vec<T>{}; }
+
+// The primitives on vectors; true and false are 1 and 0.
+template <int P, class T> TF_INLINE Vec<T> primitive(Vec<T> a, Vec<T> b, Vec<T> c) {
+    if constexpr (P == TF_P_ADD) return a + b;
+    if constexpr (P == TF_P_SUB) return a - b;
+    if constexpr (P == TF_P_MUL) return a * b;
+    if constexpr (P == TF_P_DIV) return a / b;
+    if constexpr (P == TF_P_MINIMUM) return minimum(a, b);
+    if constexpr (P == TF_P_MAXIMUM) return maximum(a, b);
+    if constexpr (P == TF_P_CLAMP) return minimum(maximum(a, b), c);
+    if constexpr (P == TF_P_WHERE) return a != T(0) ? b : c;
+    if constexpr (P == TF_P_LT) return truth<T>(a < b);
+    if constexpr (P == TF_P_LE) return truth<T>(a <= b);
+    if constexpr (P == TF_P_EQ) return truth<T>(a == b);
+    if constexpr (P == TF_P_BOTH) return a * b;
+    if constexpr (P == TF_P_EITHER) return larger(a, b);
+    if constexpr (P == TF_P_NO) return T(1) - a;
+    if constexpr (P == TF_P_NEG) return -a;
+    if constexpr (P == TF_P_ABS) return magnitude<T>(a);
+    if constexpr (P == TF_P_FLOOR) return whole_below<T>(a);
+    if constexpr (P == TF_P_SQRT) return root(a);
+    if constexpr (P == TF_P_RSQRT) return T(1) / root(a);
+    if constexpr (P == TF_P_EXP) return exponential(a);
+    if constexpr (P == TF_P_EXPM1) return exponential_m1(a);
+    if constexpr (P == TF_P_LOG) return logarithm(a);
+    if constexpr (P == TF_P_LOG1P) return logarithm_1p(a);
+    if constexpr (P == TF_P_SIN) return sine(a);
+    if constexpr (P == TF_P_COS) return cosine(a);
+    if constexpr (P == TF_P_TANH) return hyperbolic(a);
+    if constexpr (P == TF_P_SIGMOID) return sigmoid<T>(a);
+    if constexpr (P == TF_P_ERF) return error_function(a);
+}
+
+constexpr int arity(int p) { return p == TF_P_WHERE || p == TF_P_CLAMP ? 3 : p < TF_P_NO ? 2 : 1; }
+
+// One instruction over a strip; bit i of MASK says that source i is a number.
+template <class T, int P, int MASK> static void instruction(T* to, const From<T>* from, int64_t count) {
+    const auto source = [&](auto which, int64_t i) -> Vec<T> {
+        constexpr int k = decltype(which)::value;
+        if constexpr (k >= arity(P)) return Vec<T>{};
+        else if constexpr (MASK >> k & 1) return fill(from[k].number);
+        else return load(from[k].strip + i);
+    };
+    for (int64_t i = 0; i < count; i += LANES<T>) {
+        const Vec<T> a = source(std::integral_constant<int, 0>(), i), b = source(std::integral_constant<int, 1>(), i);
+        store(to + i, primitive<P, T>(a, b, source(std::integral_constant<int, 2>(), i)));
+    }
+}
+
+// Which sources matter: masks that differ only in others are one function.
+constexpr int relevant(int p, int mask) { return mask & ((1 << arity(p)) - 1); }
+template <class T> using Instruction = void (*)(T*, const From<T>*, int64_t);
+template <class T, int... I> constexpr Instruction<T> instruction_of(int at, std::integer_sequence<int, I...>) {
+    constexpr Instruction<T> ALL[] = {instruction<T, I / 8, relevant(I / 8, I % 8)>...};
+    return ALL[at];
+}
+
+// A map made ready for strips of at most STRIP vectors.
+template <class T> class Map {
+  public:
+    explicit Map(const transfuse_map* m) : map(m) {
+        for (int i = 0; m && i < m->numbers_count; i++) numbers.push_back(T(m->numbers[i]));
+    }
+    int operands() const { return map ? map->operands_count : 0; }
+
+    // v becomes its image: `count` values, whole vectors. Operands are as many values, or a number each.
+    void operator()(T* v, int64_t count, const From<T>* operands) const {
+        alignas(64) T registers[TF_REGISTERS][STRIP * LANES<T>];
+        const int first_operand = 1 + map->numbers_count, first_register = first_operand + map->operands_count;
+        const auto place = [&](int k) { return k ? registers[k - first_register] : v; };
+        for (int i = 0; i < map->code_count; i++) {
+            const transfuse_instruction& each = map->code[i];
+            From<T> from[3] = {};
+            int mask = 0;
+            for (int k = 0; k < arity(each.primitive); k++) {
+                const int s = each.from[k];
+                if (s && s < first_operand)
+                    from[k] = {nullptr, numbers[s - 1]};
+                else if (s && s < first_register)
+                    from[k] = operands[s - first_operand];
+                else
+                    from[k] = {place(s), T(0)};
+                mask |= int(!from[k].strip) << k;
+            }
+            constexpr std::make_integer_sequence<int, 8 * TF_PRIMITIVES> all;
+            instruction_of<T>(each.primitive * 8 + mask, all)(place(each.to), from, count);
+        }
+    }
+
+  private:
+    const transfuse_map* map;
+    std::vector<T> numbers;
+};
+
+}  // namespace TF_NAMESPACE

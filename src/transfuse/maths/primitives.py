@@ -1,0 +1,261 @@
+"""What each primitive of expressions means: in torch, its derivative, how it rises.
+
+One row each. A backend has a table of its own, of how it computes them, and holds the two against
+each other when it is imported: a primitive that one lacks is an error there, not at some call.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import pi, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transfuse.maths.expr import ARITY, INF, Call, Constant, Expr, Name, call, constant, folded
+
+ONE, ZERO = constant(1.0), constant(0.0)
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """One row.
+
+    ``partials`` gives the derivative by each argument from the arguments, None where it is 0.
+    ``rises`` says of each argument whether the result rises (1) or falls (-1) with it, or neither
+    (0). ``exact``: small integers give representable results. ``least``: below it there is no
+    value but NaN. ``ulp``: how far the CPU core's results may be from the exact ones, in units of
+    the last place; 0.5 is correctly rounded.
+    """
+
+    torch: Callable[..., Tensor]
+    partials: Callable[..., tuple[Expr | None, ...]]
+    rises: tuple[int, ...]
+    exact: bool = False
+    least: float = -INF
+    ulp: float = 0.5
+
+
+def _none(*arguments: Expr) -> tuple[None, ...]:
+    return (None,) * len(arguments)
+
+
+def _half_at_ties(a: Expr, b: Expr, first: Expr) -> tuple[Expr, Expr]:
+    """Of two that meet at a minimum or maximum each gets half, as torch shares it out."""
+    tie = call("eq", a, b)
+    other = call("no", first)
+    return call("where", tie, 0.5, _one_where(first)), call("where", tie, 0.5, _one_where(other))
+
+
+def _clamped(x: Expr, low: Expr, high: Expr) -> tuple[Expr, Expr, Expr]:
+    """Whoever gives the value; at an edge x does, and where low > high, high does."""
+    inside = call("both", low <= x, x <= high)
+    least = call("both", x < low, low < high)
+    return _one_where(inside), _one_where(least), _one_where(call("either", high < x, high < low))
+
+
+def _one_where(condition: Expr) -> Expr:
+    return call("where", condition, 1.0, 0.0)
+
+
+def _sign(x: Expr) -> Expr:
+    return call("where", x < 0, -1.0, _one_where(x > 0))
+
+
+PRIMITIVES: Mapping[str, Primitive] = {
+    "add": Primitive(torch.add, lambda a, b: (ONE, ONE), (1, 1), exact=True),
+    "sub": Primitive(torch.sub, lambda a, b: (ONE, -ONE), (1, -1), exact=True),
+    "mul": Primitive(torch.mul, lambda a, b: (b, a), (0, 0), exact=True),
+    "div": Primitive(torch.div, lambda a, b: (1.0 / b, -(a / b) / b), (0, 0)),
+    "neg": Primitive(torch.neg, lambda a: (-ONE,), (-1,), exact=True),
+    "abs": Primitive(torch.abs, lambda a: (_sign(a),), (0,), exact=True),
+    "minimum": Primitive(
+        torch.minimum, lambda a, b: _half_at_ties(a, b, a < b), (1, 1), exact=True
+    ),
+    "maximum": Primitive(
+        torch.maximum, lambda a, b: _half_at_ties(a, b, b < a), (1, 1), exact=True
+    ),
+    "clamp": Primitive(torch.clamp, _clamped, (1, 1, 1), exact=True),
+    "floor": Primitive(torch.floor, _none, (1,), exact=True),
+    "where": Primitive(
+        torch.where,
+        lambda c, a, b: (None, _one_where(c), _one_where(call("no", c))),
+        (0, 0, 0),
+        exact=True,
+    ),
+    "lt": Primitive(torch.lt, _none, (0, 0), exact=True),
+    "le": Primitive(torch.le, _none, (0, 0), exact=True),
+    "eq": Primitive(torch.eq, _none, (0, 0), exact=True),
+    "both": Primitive(torch.logical_and, _none, (0, 0), exact=True),
+    "either": Primitive(torch.logical_or, _none, (0, 0), exact=True),
+    "no": Primitive(torch.logical_not, _none, (0,), exact=True),
+    "sqrt": Primitive(torch.sqrt, lambda a: (0.5 / call("sqrt", a),), (1,), least=0.0),
+    "rsqrt": Primitive(
+        torch.rsqrt, lambda a: (-0.5 * call("rsqrt", a) / a,), (-1,), least=0.0, ulp=1.5
+    ),
+    "exp": Primitive(torch.exp, lambda a: (call("exp", a),), (1,), ulp=1),
+    "expm1": Primitive(torch.expm1, lambda a: (call("exp", a),), (1,), ulp=2),
+    "log": Primitive(torch.log, lambda a: (1.0 / a,), (1,), least=0.0, ulp=1),
+    "log1p": Primitive(torch.log1p, lambda a: (1.0 / (1.0 + a),), (1,), least=-1.0, ulp=3),
+    "sin": Primitive(torch.sin, lambda a: (call("cos", a),), (0,), ulp=3),
+    "cos": Primitive(torch.cos, lambda a: (-call("sin", a),), (0,), ulp=3),
+    "tanh": Primitive(torch.tanh, lambda a: (1.0 - call("tanh", a) ** 2,), (1,), ulp=2),
+    "sigmoid": Primitive(
+        torch.sigmoid, lambda a: (call("sigmoid", a) * call("sigmoid", -a),), (1,), ulp=3
+    ),
+    "erf": Primitive(torch.erf, lambda a: (2 / sqrt(pi) * call("exp", -(a * a)),), (1,), ulp=2),
+}
+
+
+def complete(table: Mapping[str, Any], whose: str) -> None:
+    """Hold a backend's table against the primitives; what it lacks, or has too many, raises."""
+    missing, unknown = ARITY.keys() - table.keys(), table.keys() - ARITY.keys()
+    if missing or unknown:
+        raise ImportError(
+            f"{whose} lacks the primitives {sorted(missing)}, has {sorted(unknown)} that are none"
+        )
+
+
+complete(PRIMITIVES, __name__)
+
+
+def evaluate(expr: Expr, values: Mapping[str, Any], like: Tensor) -> Tensor:
+    """An expression in torch, in the type of ``like``; ``values`` are numbers and tensors."""
+
+    def tensor(number: float) -> Tensor:
+        return like.new_full((), number)
+
+    def leaf(each: Expr) -> Tensor:
+        if isinstance(each, Constant):
+            return tensor(each.value)
+        assert isinstance(each, Name)
+        found = values[each.name]
+        return found if isinstance(found, Tensor) else tensor(found)
+
+    result: Tensor = folded(
+        expr, leaf, lambda each, parts: PRIMITIVES[each.primitive].torch(*parts)
+    )
+    return result
+
+
+def derivative(expr: Expr, by: str) -> Expr:
+    """How an expression changes with one of its names.
+
+    A branch of ``where`` that is not taken takes no part, so what it would divide by or overflow
+    does not matter. torch multiplies it by 0, and gets NaN where it is infinite.
+    """
+
+    def leaf(each: Expr) -> Expr | None:
+        return ONE if isinstance(each, Name) and each.name == by else None
+
+    def apply(each: Call, changes: list[Expr | None]) -> Expr | None:
+        if each.primitive == "where":
+            if changes[1] is None and changes[2] is None:
+                return None
+            taken = [ZERO if change is None else change for change in changes[1:]]
+            return call("where", each.arguments[0], *taken)
+        total: Expr | None = None
+        for partial, change in zip(
+            PRIMITIVES[each.primitive].partials(*each.arguments), changes, strict=True
+        ):
+            if partial is None or change is None:
+                continue
+            term = _times(partial, change)
+            total = term if total is None else total + term
+        return total
+
+    found: Expr | None = folded(expr, leaf, apply)
+    return ZERO if found is None else found
+
+
+def _times(a: Expr, b: Expr) -> Expr:
+    """A product without factors of 1, which would change nothing."""
+    return b if a is ONE else a if b is ONE else a * b
+
+
+def direction(expr: Expr, by: str, numbers: Mapping[str, float]) -> int | None:
+    """Whether an expression rises (1) or falls (-1) with a name, or does not use it (0).
+
+    None where neither is known, or where it may make NaN of numbers: what rises keeps the largest
+    value the largest, and NaN would not. ``numbers`` are those of the other names; one that is
+    missing stands for any value.
+    """
+
+    def leaf(each: Expr) -> int | None:
+        return int(isinstance(each, Name) and each.name == by)
+
+    def apply(each: Call, ways: list[int | None]) -> int | None:
+        if not any(ways) and None not in ways:
+            return 0
+        if any(interval(p, numbers)[0] < PRIMITIVES[each.primitive].least for p in each.arguments):
+            return None
+        signs = list(PRIMITIVES[each.primitive].rises)
+        if each.primitive in ("mul", "div"):
+            first, second = (_signum(part, numbers) for part in each.arguments)
+            signs = [second, first if each.primitive == "mul" else 0]
+        found = {
+            None if way is None or sign == 0 else way * sign
+            for way, sign in zip(ways, signs, strict=True)
+            if way != 0
+        }
+        return found.pop() if len(found) == 1 else None
+
+    way: int | None = folded(expr, leaf, apply)
+    return way
+
+
+def _signum(expr: Expr, numbers: Mapping[str, float]) -> int:
+    """The sign of a number; 0 where it is zero, not finite or not known."""
+    value = expr.value if isinstance(expr, Constant) else None
+    if isinstance(expr, Name):
+        value = numbers.get(expr.name)
+    if value is None or value != value or abs(value) in (0.0, float("inf")):
+        return 0
+    return 1 if value > 0 else -1
+
+
+def interval(expr: Expr, numbers: Mapping[str, float]) -> tuple[float, float]:
+    """Two numbers between which every value lies that is not NaN; infinite where none are known.
+
+    ``numbers`` are those of names; one that is missing stands for any value.
+    """
+    anything = (-INF, INF)
+
+    def leaf(each: Expr) -> tuple[float, float]:
+        value = each.value if isinstance(each, Constant) else None
+        if isinstance(each, Name):
+            value = numbers.get(each.name)
+        return anything if value is None or value != value else (value, value)
+
+    def apply(each: Call, parts: list[tuple[float, float]]) -> tuple[float, float]:
+        lows, highs = zip(*parts, strict=True)
+        match each.primitive:
+            case "clamp":
+                return min(max(lows[:2]), lows[2]), min(max(highs[:2]), highs[2])
+            case "minimum":
+                return min(lows), min(highs)
+            case "maximum":
+                return max(lows), max(highs)
+            case "where":
+                return min(lows[1:]), max(highs[1:])
+            case "neg":
+                return -highs[0], -lows[0]
+            case "abs" | "sqrt" | "rsqrt" | "exp":
+                return 0.0, INF
+            case "expm1":
+                return -1.0, INF
+            case "add" if INF not in highs and -INF not in lows:
+                return sum(lows), sum(highs)
+            case "sub" if INF not in (*highs, *lows) and -INF not in (*highs, *lows):
+                return lows[0] - highs[1], highs[0] - lows[1]
+            case "mul" if INF not in (*highs, *lows) and -INF not in (*highs, *lows):
+                corners = [a * b for a in parts[0] for b in parts[1]]
+                return min(corners), max(corners)
+            case "sigmoid":
+                return 0.0, 1.0
+            case "tanh" | "erf" | "sin" | "cos":
+                return -1.0, 1.0
+        return anything
+
+    found: tuple[float, float] = folded(expr, leaf, apply)
+    return found
