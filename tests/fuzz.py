@@ -515,8 +515,10 @@ def of_programs(make: Maker) -> str:
     steps = [_step(make) for _ in range(random.choice((0, 0, 1, 2, 3, 5)))]
     array = (library.Step * max(1, len(steps)))(*steps)
     three = {name: library.Sizes(*make.axes(3, *limits)) for name, limits in _LIMITS.items()}
+    element = random.choice((0, 1, 2, 3, make.number(0, 3) % 2**32))
     program = library.Program(
-        element=random.choice((0, 1, 2, 3, make.number(0, 3) % 2**32)),
+        element=element,
+        operands=element if random.random() < 0.9 else 0,
         batch=make.number(1, 2),
         in_channels=make.number(1, 6),
         out_channels=make.number(1, 18),
@@ -563,7 +565,8 @@ def of_programs(make: Maker) -> str:
         return "left out"
     kind = torch.float64 if item == 8 else torch.float32 if item == 4 else torch.float16
     x, out = torch.zeros(prod(before), dtype=kind), torch.zeros(prod(shape[-1]), dtype=kind)
-    operand = torch.ones(program.out_channels, dtype=kind)
+    same = program.operands == program.element
+    operand = torch.ones(program.out_channels, dtype=kind if same else torch.float32)
     for step in array:
         step.t0 = step.t1 = operand.data_ptr()
     program.weights = packed.data_ptr() or 64
