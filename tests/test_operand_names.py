@@ -103,3 +103,17 @@ def test_a_chain_that_holds_tensors_prints_their_shapes() -> None:
     )
     with pytest.raises(ValueError, match=r"not 2: conv_transpose2d\(\+ tensor\[4\]\) -> conv"):
         Chain(conv_transpose(2, B), conv_transpose(2))
+
+
+def test_a_solution_names_its_documents_parameters() -> None:
+    slug = "conv-transpose3d-max-max-sum"
+    x, kernel, bias = torch.randn(2, 3, 4, 4, 7), torch.randn(3, 4, 5, 5, 5), torch.randn(4)
+    out = torch.empty(2, 1, 1, 1, 2)
+    sizes = (2, 3, 4, 4, 4, 7, 5, 5, 5, 2, 2, 2, 2, 2, 2)
+    for tensors, says in (
+        ((x, kernel[:2], bias, out), r"expected kernel of shape \[3, 4, 5, 5, 5\]"),
+        ((x, kernel.double(), bias, out), "input and kernel must have the same type"),
+        ((x, kernel, bias, kernel.view(-1)[:4].view(2, 1, 1, 1, 2)), "memory with kernel"),
+    ):
+        with pytest.raises(RuntimeError, match=says):
+            transfuse.solution(slug)(*tensors, *sizes)

@@ -238,17 +238,19 @@ def compute(
     operands: Mapping[str, Tensor],
     out: Tensor | None,
     backend: str | None,
+    kernel: str = "weight",
 ) -> Tensor:
     """Check a batched call, unless the same one has passed before, then run it; no autocast.
 
     ``what`` stands for all that ``prepare`` looks at beside the tensors; empty, and the call is
     checked every time. So is, whatever came before, that the output shares no memory with inputs.
+    ``kernel``: the caller's name for the weight, for messages.
     """
     plain.not_at_exit()
     if any_autocast() and autocasts(x):
         with torch.autocast(x.device.type, enabled=False):
-            return _compute(what, prepare, x, weight, operands, out, backend)
-    return _compute(what, prepare, x, weight, operands, out, backend)
+            return _compute(what, prepare, x, weight, operands, out, backend, kernel)
+    return _compute(what, prepare, x, weight, operands, out, backend, kernel)
 
 
 @plain.unbroken
@@ -260,6 +262,7 @@ def _compute(
     operands: Mapping[str, Tensor],
     out: Tensor | None,
     backend: str | None,
+    kernel: str = "weight",
 ) -> Tensor:
     tensors = (x, weight, *operands.values()) if operands else (x, weight)
     if out is not None:
@@ -269,7 +272,7 @@ def _compute(
     if why:
         with plain.unrecorded():
             chain, problem = prepare(True)
-            chosen = _check(chain, problem, x, weight, operands, out, backend, why)
+            chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
         return chosen.run(chain, problem, x, weight, operands, out)
     seen = _facts(what, tensors, operands, backend)
     try:
@@ -278,18 +281,18 @@ def _compute(
         seen, found = None, None
     if found is None:
         chain, problem = prepare(False)
-        chosen = _check(chain, problem, x, weight, operands, out, backend, why)
+        chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
         found = Checked(chain, problem, chosen, tuple(map(span, tensors)), chain.updates)
         if seen:
             if len(_checked) >= MOST:
                 _checked.clear()
             _checked[seen] = found
-    in_bounds(tensors, found.spans, operands)
+    in_bounds(tensors, found.spans, kernel, operands)
     if found.updates:
-        updatable(found.updates, {"input": x, "weight": weight, **operands})
+        updatable(found.updates, {"input": x, kernel: weight, **operands})
     if out is None:
         return _run(found, x, weight, operands, out, backend)
-    apart(out, tensors[:-1], found.spans, operands)
+    apart(out, tensors[:-1], found.spans, kernel, operands)
     y = _run(found, x, weight, operands, out, backend)
     increment_version(out)
     return y
@@ -375,13 +378,14 @@ def _check(
     out: Tensor | None,
     backend: str | None,
     torch_only: str,
+    kernel: str,
 ) -> Backend:
     """The backend for tensors that fit the problem; ``torch_only``: why none that fuses may be."""
-    named = {"input": x, "weight": weight, **operands}
+    named = {"input": x, kernel: weight, **operands}
     same_type_and_place(named, chain.mixes)
     result = chain.shapes(problem)[-1]
     expect_shape("input", x, problem.input.dims)
-    expect_shape("weight", weight, problem.weight)
+    expect_shape(kernel, weight, problem.weight)
     for name, channels in chain.channels(problem):
         if name not in operands:
             raise TypeError(f"nothing is given under the name {name!r}, used in {chain}")

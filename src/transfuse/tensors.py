@@ -180,21 +180,27 @@ def span(tensor: Tensor) -> int:
     return (reach + 1) * tensor.element_size()
 
 
-def in_bounds(tensors: Sequence[Tensor], spans: Sequence[int], names: Iterable[str]) -> None:
+def in_bounds(
+    tensors: Sequence[Tensor], spans: Sequence[int], kernel: str, names: Iterable[str]
+) -> None:
     """Refuse tensors whose storage has been made too small for them, or freed."""
     for tensor, span in zip(tensors, spans):  # noqa: B905 `strict` takes as long as a tensor does
         end = tensor.storage_offset() * tensor.itemsize + span
         if span and end > tensor.untyped_storage().nbytes():
             which = next(i for i, each in enumerate(tensors) if each is tensor)
             raise RuntimeError(
-                f"{('input', 'weight', *names, 'output')[which]} of {list(tensor.shape)} needs a "
+                f"{('input', kernel, *names, 'output')[which]} of {list(tensor.shape)} needs a "
                 f"storage of {end} bytes, "
                 f"but it has been resized to {tensor.untyped_storage().nbytes()}"
             )
 
 
 def apart(
-    out: Tensor, tensors: Sequence[Tensor], spans: Sequence[int], names: Iterable[str]
+    out: Tensor,
+    tensors: Sequence[Tensor],
+    spans: Sequence[int],
+    kernel: str,
+    names: Iterable[str],
 ) -> None:
     """Refuse an output that shares memory with an input; spans that do not meet need no search."""
     first = out.data_ptr()
@@ -202,7 +208,7 @@ def apart(
     for i, tensor in enumerate(tensors):
         start = tensor.data_ptr()
         if start < end and first < start + spans[i] and _share_memory(out, tensor):
-            name = ("input", "weight", *names)[i]
+            name = ("input", kernel, *names)[i]
             raise RuntimeError(f"output shares memory with {name}; pass a tensor of its own memory")
 
 

@@ -222,7 +222,7 @@ class Solution:
             return op.chain.bind(numbers), self._problem(numbers, x, weight, exotic)
 
         what = (self, exactly(*numbers.values()))
-        compute(what, prepare, x, weight, operands, out, None)
+        compute(what, prepare, x, weight, operands, out, None, op.document.inputs[1].name)
 
     def _problem(
         self, numbers: Mapping[str, Any], x: Tensor, weight: Tensor, exotic: bool
