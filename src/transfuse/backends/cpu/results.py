@@ -72,13 +72,12 @@ def empty(form: Form) -> Tensor:
     held = _taken(form.size)
     if held is not None:
         result = _over(held.storage, form)
-        _held[held.key] = held
-        return result
-    result = _fresh(form)
-    storage = result.untyped_storage()
-    key = storage._cdata
-    _held[key] = _Held(storage, key, storage.data_ptr(), form.size)
-    _bounded()
+    else:
+        result = _fresh(form)
+        storage = result.untyped_storage()
+        held = _Held(storage, storage._cdata, storage.data_ptr(), form.size)
+    _held[held.key] = held
+    _bounded()  # also after a reuse: other threads may have filled the place it left meanwhile
     return result
 
 
