@@ -135,7 +135,8 @@ def batch_norm(
         if missing:
             raise RuntimeError(
                 f"batch_norm: without training it normalises with the running statistics, and "
-                f"{' and '.join(missing)} is missing; pass running_mean and running_var, or "
+                f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; "
+                "pass running_mean and running_var, or "
                 "training=True for the statistics of the batch"
             )
         return RunningNorm(running_mean, running_var, weight, bias, eps)  # type: ignore[arg-type]
