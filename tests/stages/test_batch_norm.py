@@ -41,8 +41,8 @@ def test_the_mode_decides_what_a_stage_sees() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({}, RuntimeError, "running_mean and running_var is missing; pass .* or training=True"),
-        ({"weight": MEAN, "bias": VAR}, RuntimeError, "running_mean and running_var is missing"),
+        ({}, RuntimeError, "running_mean and running_var are missing; pass .* or training=True"),
+        ({"weight": MEAN, "bias": VAR}, RuntimeError, "running_mean and running_var are missing"),
         ({"running_mean": MEAN}, RuntimeError, "and running_var is missing"),
         ({"running_var": VAR}, RuntimeError, "and running_mean is missing"),
         ({"running_mean": MEAN, "training": True}, ValueError, "running_var is missing"),
