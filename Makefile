@@ -68,8 +68,7 @@ SANITIZED_TESTS := $(patsubst %,tests/backends/test_cpu_%.py,exact stages digest
 test-neon: $(EMULATED) ## the core's tests on NEON, emulated; needs qemu-user and g++-aarch64-linux-gnu
 	@echo "NEON, emulated"
 	@TRANSFUSE_CORE=$(CURDIR)/$(EMULATED) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 \
-		tests/backends/test_cpu_exact.py tests/backends/test_cpu_stages.py tests/backends/test_cpu_digest.py \
-		tests/backends/test_cpu_random.py tests/emulated
+		$(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random functions maps) tests/emulated
 
 # The wheel is built from the sdist, and both are tried as a user has them. It is for systems as old as its
 # symbols allow: what GCC 12 has for half floats comes from the compiler's own archive, not from the

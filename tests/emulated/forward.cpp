@@ -59,10 +59,21 @@ Frame request(Function function) {
     return frame;
 }
 
+// Code and numbers of a map; its operands come with a run.
+void put_map(Frame& frame, const transfuse_map* map) {
+    frame.put(map != nullptr);
+    if (!map) return;
+    frame.put(*map);
+    frame.put(map->numbers, size_t(map->numbers_count) * sizeof *map->numbers);
+    frame.put(map->code, size_t(map->code_count) * sizeof *map->code);
+}
+
 Frame request(Function function, const transfuse_program& program) {
     Frame frame = request(function);
     frame.put(program);
     for (int32_t i = 0; i < program.steps_count; i++) frame.put(program.steps[i]);
+    for (int32_t i = 0; i < program.steps_count; i++)
+        if (program.steps[i].op == TF_MAP) put_map(frame, program.steps[i].map);
     return frame;
 }
 
@@ -171,16 +182,23 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
     for (int i = 0; i < 3; i++)
         sizes[2 + i] = (sizes[2 + i] - 1) * p.stride[i] - 2 * p.padding[i] +
                        p.dilation[i] * (p.kernel[i] - 1) + p.output_padding[i] + 1;
+    std::vector<size_t> moments;  // bytes, by the step
     for (int32_t i = 0; i < p.steps_count; i++) {
-        frame.put_memory(p.steps[i].t0, size_t(sizes[1]) * size_of(p.element));
-        frame.put_memory(p.steps[i].t1, size_t(sizes[1]) * size_of(p.element));
-        pass(sizes, p.steps[i]);
+        const transfuse_step& step = p.steps[i];
+        const size_t line = size_t(sizes[1]) * size_of(p.operands);
+        for (const void* tensor : {step.t0, step.t1, step.t2, step.t3}) frame.put_memory(tensor, line);
+        for (int k = 0; step.op == TF_MAP && k < step.map->operands_count; k++)
+            frame.put_memory(step.map->operands[k], line);
+        frame.put_memory(step.moments, moments.emplace_back(size_t(sizes[1]) * 2 * sizeof(double)));
+        pass(sizes, step);
     }
     const size_t written = span(p.element, sizes, p.output_strides);
     frame.put_memory(p.output, written);
     Frame answer = ask(frame);
     if (result(answer, 1)) return 1;
     std::memcpy(p.output, answer.take(written), written);
+    for (int32_t i = 0; i < p.steps_count; i++)
+        if (p.steps[i].moments) std::memcpy(p.steps[i].moments, answer.take(moments[i]), moments[i]);
     return 0;
 }
 

@@ -39,13 +39,36 @@ class Copy {
     char* at;
 };
 
+// A map whose operands lead nowhere yet: they are there, and nobody looks at them before a run.
+struct GivenMap {
+    transfuse_map map;
+    std::vector<double> numbers;
+    std::vector<transfuse_instruction> code;
+    std::vector<const void*> operands;
+
+    explicit GivenMap(Frame& frame)
+        : map(frame.get<transfuse_map>()), numbers(map.numbers_count), code(map.code_count), operands(map.operands_count, this) {
+        const size_t bytes = numbers.size() * sizeof(double), length = code.size() * sizeof code[0];
+        std::memcpy(numbers.data(), frame.take(bytes), bytes);
+        std::memcpy(code.data(), frame.take(length), length);
+        map.numbers = numbers.data(), map.code = code.data(), map.operands = operands.data();
+    }
+    GivenMap(const GivenMap&) = delete;
+};
+
 // A program whose pointers lead nowhere yet.
 struct Given {
     transfuse_program program;
     std::vector<transfuse_step> steps;
+    std::vector<std::unique_ptr<GivenMap>> maps;  // by the step
 
     explicit Given(Frame& frame) : program(frame.get<transfuse_program>()) {
         for (int32_t i = 0; i < program.steps_count; i++) steps.push_back(frame.get<transfuse_step>());
+        for (transfuse_step& step : steps) {
+            const bool mapped = step.op == TF_MAP && frame.get<bool>();
+            maps.push_back(mapped ? std::make_unique<GivenMap>(frame) : nullptr);
+            step.map = mapped ? &maps.back()->map : nullptr;
+        }
         program.steps = steps.data();
         program.input = program.weights = program.output = nullptr;
     }
@@ -108,16 +131,27 @@ void run(Frame& request, Frame& answer) {
     const int32_t threads = request.get<int32_t>();
     const Copy input(request), weights(request);
     std::vector<std::unique_ptr<Copy>> operands;
-    for (transfuse_step& step : given.steps)
-        for (const void** tensor : {&step.t0, &step.t1}) {
+    std::vector<const Copy*> moments;
+    for (size_t i = 0; i < given.steps.size(); i++) {
+        transfuse_step& step = given.steps[i];
+        std::vector<const void**> tensors = {&step.t0, &step.t1, &step.t2, &step.t3};
+        if (given.maps[i])
+            for (const void*& operand : given.maps[i]->operands) tensors.push_back(&operand);
+        for (const void** tensor : tensors) {
             operands.push_back(std::make_unique<Copy>(request));
             *tensor = operands.back()->data();
         }
+        operands.push_back(std::make_unique<Copy>(request));
+        step.moments = reinterpret_cast<double*>(operands.back()->data());
+        if (step.moments) moments.push_back(operands.back().get());
+    }
     const Copy output(request);
     given.program.input = input.data();
     given.program.weights = weights.data();
     given.program.output = output.data();
-    put_written(answer, transfuse_run(&given.program, threads), output);
+    const int status = transfuse_run(&given.program, threads);
+    put_written(answer, status, output);
+    for (const Copy* each : moments) answer.put(each->data(), each->size);
 }
 
 Frame answered(Frame& request) {
