@@ -78,7 +78,7 @@ def check(function: Callable[..., Tensor], compiled: Any, *shapes: tuple[int, ..
             torch.testing.assert_close(compiled(x, W), function(x, W), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("function", WHOLE)
 def test_one_graph(function: Any, dynamic: bool) -> None:
     compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
@@ -115,6 +115,7 @@ def test_gradients(function: Any) -> None:
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long
 def test_inductor() -> None:
     compiled = torch.compile(negated_bias, fullgraph=True)
     check(negated_bias, compiled, SMALL)

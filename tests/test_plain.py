@@ -354,7 +354,16 @@ SERVED = {"wrapper": "Wrapper", "fake": "FakeTensor", "functional": "Tensor", "z
 EITHER = ("masked", "distributed")  # as torch's operations on them serve or raise
 
 
-@pytest.mark.parametrize("kind", [*REFUSED, *SERVED, *EITHER, "negated"])
+QUICK = ("freed", "wrapper", "zero")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long)
+        for kind in (*REFUSED, *SERVED, *EITHER, "negated")
+    ],
+)
 def test_tensors_that_are_not_plain(kind: str) -> None:
     """Never a crash, never a wrong number: torch's answer, or an error."""
     done = subprocess.run([sys.executable, ODD, kind], capture_output=True, text=True, check=False)

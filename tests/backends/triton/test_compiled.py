@@ -55,6 +55,7 @@ def test_hopper_float32(slug: str, compiler: Any) -> None:
         assert each["tma"] > 0, each
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slug", OPERATORS)
 def test_ampere(slug: str, compiler: Any) -> None:
     """No copy engine, no warpgroups: the same kernels by other instructions."""
@@ -83,6 +84,7 @@ ODD = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize(("line", "then"), ODD, ids=[line for line, _ in ODD])
 def test_odd_shapes(line: str, then: tuple[Any, ...], capability: int, compiler: Any) -> None:

@@ -49,6 +49,7 @@ def orders(launches: int) -> list[list[int]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "launches"), [*zip(CHAINS, (3, 5, 5), strict=True)])
 def test_calls_between_the_launches_of_others(name: str, launches: int, captured: Child) -> None:
     """As two streams may have it: the other call's weights decide nothing."""
