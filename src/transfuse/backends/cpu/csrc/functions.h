@@ -46,7 +46,8 @@ TF_INLINE Vec<float> logarithm(Vec<float> x) {
     typedef Mask<float> M;
     const M tiny = x < 1.17549435e-38f;
     const V y = tiny ? x * 8388608.0f : x;
-    const M bits = (M)y - 0x3f3504f3;  // those of sqrt(1/2)
+    typedef uint32_t U __attribute__((vector_size(TF_BYTES)));  // wraps where x is negative
+    const M bits = (M)((U)y - 0x3f3504f3u);  // those of sqrt(1/2)
     const V n = __builtin_convertvector(bits >> 23, V) - (tiny ? fill(23.0f) : V{});
     const V f = (V)((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
     V p = fill(6.746489958e-2f);
