@@ -6,7 +6,7 @@ SANITIZED := build/sanitize/transfuse/backends/cpu/libtransfuse_cpu.so
 EMULATED := build/neon/libtransfuse_cpu.so
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-isas test-neon test-gpu lint types sanitize wheel format clean
+.PHONY: help demo test test-long test-isas test-neon test-gpu lint types sanitize wheel generate format clean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -81,6 +81,10 @@ wheel: $(READY) ## an sdist and a manylinux wheel, each installed and run in an 
 	} >build/wheel/log 2>&1 || { cat build/wheel/log; false; }
 	@mv build/wheel/*.tar.gz dist
 	@DIST=dist $(BIN)/python -m pytest -q tests/package
+
+generate: $(READY) ## write the C functions anew from the operators' declarations, then rebuild the core
+	@$(BIN)/python -m transfuse.cfunctions
+	@$(MAKE) $(READY)
 
 format: $(READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet

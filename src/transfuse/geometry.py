@@ -10,6 +10,9 @@ which lists them, up to a kernel.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
+
+from transfuse.symbols import Symbol
 
 LARGEST = 2**31 - 1
 """Of a stride, padding, dilation or window: torch's own kernels keep them in 32 bits."""
@@ -125,6 +128,8 @@ def per_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
 
 def integer(name: str, value: object) -> int:
     """``value`` as an int; bools and floats are refused, NumPy's integers are not."""
+    if isinstance(value, Symbol) and value.type is int:
+        return cast(int, value)
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, not {type(value).__name__} ({value!r})")
     return int(value.__index__())

@@ -8,8 +8,9 @@ costs less on the machine in question.
 in bytes. Bytes are those of the tensors that must come from or go to memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from math import prod
 
@@ -33,7 +34,8 @@ class Machine:
 
 
 # Measured: an H200 (copy, cuBLAS 8192^3; fp64 is assumed as fast as fp32), and two AVX2 cores
-# (copy, sgemm). Only their ratios steer a plan, and only where a cut lies close.
+# (copy, sgemm). Only their ratios steer a plan, and only where a cut lies close. The core has those
+# of a CPU from here (`make generate`).
 MACHINES = {
     "cuda": Machine(
         4.28e12,
@@ -47,6 +49,18 @@ MACHINES = {
 def machine(device: str) -> Machine:
     """The rates for a problem's device; a CPU's where nothing better is known."""
     return MACHINES.get(device.partition(":")[0], MACHINES["cpu"])
+
+
+class Choice(str, Enum):
+    """What becomes of the values before a stage that applies a statistic."""
+
+    STORE = "store"
+    AGAIN = "again"  # computed again
+    HOLD = "hold"  # no cut: one program holds all that the statistic covers
+
+
+Choose = Callable[[Chain, Problem], Mapping[int, Choice]]
+"""The choices for a rewritten chain, by the place of the stage."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +153,17 @@ def staged(chain: Chain, problem: Problem, temporary: int) -> Plan:
     return costs.plan(passes, stored=range(1, len(chain.stages)))
 
 
-def fused(chain: Chain, problem: Problem, assume: bool = True) -> Plan:
+def fused(
+    chain: Chain, problem: Problem, assume: bool = True, choose: Choose | None = None
+) -> Plan:
     """The plan of the rewritten chain: as few passes as its whole stages allow.
 
     ``assume`` is for ``rewrite``: whether values are what some rewrites take them to be.
+    ``choose`` says what becomes of values at a cut; by default the rates of the machine do.
     """
     chain.shapes(problem)  # what a stage refuses, no rewrite may hide
-    return _Fusion(rewritten(chain, assume), problem).plan()
+    better = rewritten(chain, assume)
+    return _Fusion(better, problem, choose and choose(better, problem)).plan()
 
 
 class _Costs:
@@ -185,8 +203,10 @@ class _Fusion:
     ``start`` is the stage whose input lies in memory; the pass under way begins there.
     """
 
-    def __init__(self, chain: Chain, problem: Problem) -> None:
-        self.chain, self.problem = chain, problem
+    def __init__(
+        self, chain: Chain, problem: Problem, choices: Mapping[int, Choice] | None
+    ) -> None:
+        self.chain, self.problem, self.choices = chain, problem, choices
         self.costs = _Costs(chain, problem, ELEMENTS[problem.dtype].compute.itemsize)
         self.machine = machine(problem.device)
         self.passes: list[Pass] = []
@@ -201,29 +221,27 @@ class _Fusion:
             if i == self.chain.at > 0:
                 self._store(i)
             elif isinstance(stage, Whole) and stage.applies:
-                if self._fits(stage, i):
+                choice = self._choice(stage, i) if self.choices is None else self.choices[i]
+                if choice is Choice.HOLD:
                     self.resident.append(i)
+                elif choice is Choice.AGAIN:
+                    self._pass(i, writes=0, note=" · keep only the statistic")
+                    self.recomputed.append(i)
                 else:
-                    self._cut(i)
+                    self._store(i)
         self._pass(len(stages), writes=self.costs.tensor(len(stages)))
         plan = self.costs.plan(self.passes, self.stored)
         return replace(plan, recomputed=tuple(self.recomputed), resident=tuple(self.resident))
 
-    def _fits(self, stage: Whole, i: int) -> bool:
-        """Whether one program of a pass without the convolution holds all a statistic covers."""
+    def _choice(self, stage: Whole, i: int) -> Choice:
+        """What takes the least time before stage ``i`` applies its statistic."""
         held = stage.scope(self.costs.shapes[i]) * self.costs.temporary
-        return stage.gathers and self.start != self.chain.at and held <= self.machine.on_chip
-
-    def _cut(self, i: int) -> None:
-        """End the pass before stage ``i`` applies its statistic, and store or recompute."""
+        if stage.gathers and self.start != self.chain.at and held <= self.machine.on_chip:
+            return Choice.HOLD
         store = 2 * self.costs.tensor(i)
         again = self.costs.reads(self.start)
         cost = partial(self.machine.seconds, self.problem.arithmetic)
-        if cost(self._flops(), again) < cost(0, store):
-            self._pass(i, writes=0, note=" · keep only the statistic")
-            self.recomputed.append(i)
-        else:
-            self._store(i)
+        return Choice.AGAIN if cost(self._flops(), again) < cost(0, store) else Choice.STORE
 
     def _store(self, i: int) -> None:
         """End the pass after ``i`` stages; the next one starts from what it stored."""

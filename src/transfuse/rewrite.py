@@ -12,6 +12,7 @@ from transfuse.stages import ConvTranspose, Stage, add
 from transfuse.stages.pointwise import Map
 from transfuse.stages.whole import BatchApply, BatchNorm, BatchStatistics, SpaceSoftmax
 from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool
+from transfuse.symbols import Symbol
 
 EXPONENTS = 40.0
 """How far from 0 a softmax may go unshifted: exp(40) leaves room for 1e21 terms in float32."""
@@ -70,7 +71,8 @@ def merge_max_pools(chain: Chain) -> Chain | None:
     for i, first, second in _neighbours(chain):
         if isinstance(first, MaxPool) and isinstance(second, MaxPool):
             sizes = (first.kernel, second.kernel)
-            if first.tiles and second.tiles and all(isinstance(size, int) for size in sizes):
+            single = all(isinstance(size, int | Symbol) for size in sizes)
+            if first.tiles and second.tiles and single:
                 return chain.swap(i, 2, MaxPool(first.kernel * second.kernel))  # type: ignore[operator]
     return None
 
@@ -154,7 +156,7 @@ def fold_average(chain: Chain) -> Chain | None:
     last = chain.prologue[-1:]
     if last and isinstance(last[0], AvgPool) and last[0].divide and not last[0].operands:
         cells = last[0].cells(chain.conv.rank)
-        if cells > 0 and cells & (cells - 1) == 0:
+        if cells > 0 and not cells & (cells - 1):
             conv = replace(chain.conv, weight_scale=chain.conv.weight_scale / cells)
             return chain.swap(chain.at - 1, 2, replace(last[0], divide=False), conv)
     return None

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import transfuse
-from transfuse import fills, plan, stages
+from transfuse import fills, stages
 from transfuse.accuracy import Oracle, longest_sum, terms
 from transfuse.backends import cpu
 from transfuse.backends.eager import Eager
@@ -26,7 +26,7 @@ from transfuse.chain import Chain
 from transfuse.dispatch import choose
 from transfuse.elements import ELEMENTS
 from transfuse.front import run
-from transfuse.plan import Plan
+from transfuse.plan import Choice, Plan
 from transfuse.problem import DTYPES, Problem
 from transfuse.reference import reference
 from transfuse.stages import (
@@ -47,7 +47,7 @@ from transfuse.stages import (
 )
 from transfuse.stages import sum as channel_sum
 from transfuse.stages.channel import ChannelSum
-from transfuse.stages.whole import SpaceSoftmax, Whole
+from transfuse.stages.whole import GroupNorm, SpaceSoftmax, Whole
 
 BACKEND = cpu.Cpu()
 GUARD = 256
@@ -355,20 +355,30 @@ WHOLE: list[tuple[Stage, ...]] = [
     (channel_sum("channels"), batch_norm(training=True), softmax("space")),
     (batch_norm(training=True), channel_sum("channels"), group_norm(1), max_pool(2)),
 ]
-# What the machine is said to be, and so which plan is made.
-SLOW, FAST = 1e-3, 1e30
+# What is done at a cut: in the pass of the convolution, in a later one, there by what a tile holds.
 MACHINES = {
-    "usual": {},
-    "store": {"flops": dict.fromkeys(DTYPES, SLOW), "on_chip": 0},
-    "resident": {"flops": dict.fromkeys(DTYPES, SLOW), "on_chip": 2**40},
-    "recompute": {"flops": dict.fromkeys(DTYPES, FAST), "on_chip": 0},
+    "usual": None,
+    "store": (Choice.STORE, Choice.AGAIN, Choice.AGAIN),
+    "resident": (Choice.STORE, Choice.AGAIN, Choice.HOLD),
+    "recompute": (Choice.AGAIN, Choice.AGAIN, Choice.AGAIN),
 }
 
 
 @pytest.fixture(params=MACHINES)
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    rates = replace(plan.MACHINES["cpu"], **MACHINES[request.param])
-    monkeypatch.setitem(plan.MACHINES, "cpu", rates)
+    wanted = MACHINES[request.param]
+
+    def choices(chain: Chain, problem: Problem) -> dict[int, Choice]:
+        assert wanted is not None
+        found: dict[int, Choice] = {}
+        for i, stage in enumerate(chain.stages):
+            if isinstance(stage, Whole) and stage.applies:
+                stored = Choice.STORE in found.values()
+                found[i] = wanted[stored + (stored and isinstance(stage, GroupNorm | SpaceSoftmax))]
+        return found
+
+    if wanted is not None:
+        monkeypatch.setattr(cpu, "_choices", choices)
     forget()
     yield request.param
     forget()

@@ -168,6 +168,13 @@ int transfuse_finite(const void* values, int64_t count, int32_t element) {
     return result(answer, -1);
 }
 
+int transfuse_decide(const transfuse_program* program, int32_t* cuts) {
+    Frame answer = ask(request(Function::DECIDE, *program));
+    if (result(answer, 1)) return 1;
+    for (int32_t i = 0; i < program->steps_count; i++) cuts[i] = answer.get<int32_t>();
+    return 0;
+}
+
 int transfuse_run(const transfuse_program* program, int32_t threads) {
     const transfuse_program& p = *program;
     const int64_t packed = transfuse_packed_bytes(program);

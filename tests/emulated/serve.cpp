@@ -126,6 +126,13 @@ void finite(Frame& request, Frame& answer) {
     put_result(answer, transfuse_finite(values.data(), int64_t(values.size / each), element), -1);
 }
 
+void decide(Frame& request, Frame& answer) {
+    const Given given(request);
+    std::vector<int32_t> cuts(given.steps.size());
+    put_result(answer, transfuse_decide(&given.program, cuts.data()), 1);
+    for (int32_t each : cuts) answer.put(each);
+}
+
 void run(Frame& request, Frame& answer) {
     Given given(request);
     const int32_t threads = request.get<int32_t>();
@@ -163,6 +170,7 @@ Frame answered(Frame& request) {
         case Function::PACK: pack(request, answer); break;
         case Function::DIGEST: digest(request, answer); break;
         case Function::FINITE: finite(request, answer); break;
+        case Function::DECIDE: decide(request, answer); break;
         case Function::RUN: run(request, answer); break;
     }
     return answer;

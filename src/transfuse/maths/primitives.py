@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from transfuse.maths.expr import ARITY, INF, Call, Constant, Expr, Name, call, constant, folded
+from transfuse.symbols import least, most
 
 ONE, ZERO = constant(1.0), constant(0.0)
 
@@ -187,9 +188,12 @@ def direction(expr: Expr, by: str, numbers: Mapping[str, float]) -> int | None:
     def apply(each: Call, ways: list[int | None]) -> int | None:
         if not any(ways) and None not in ways:
             return 0
-        if any(interval(p, numbers)[0] < PRIMITIVES[each.primitive].least for p in each.arguments):
+        row = PRIMITIVES[each.primitive]
+        if row.least > -INF and not all(
+            interval(part, numbers)[0] >= row.least for part in each.arguments
+        ):
             return None
-        signs = list(PRIMITIVES[each.primitive].rises)
+        signs = list(row.rises)
         if each.primitive in ("mul", "div"):
             first, second = (_signum(part, numbers) for part in each.arguments)
             signs = [second, first if each.primitive == "mul" else 0]
@@ -209,7 +213,7 @@ def _signum(expr: Expr, numbers: Mapping[str, float]) -> int:
     value = expr.value if isinstance(expr, Constant) else None
     if isinstance(expr, Name):
         value = numbers.get(expr.name)
-    if value is None or value != value or abs(value) in (0.0, float("inf")):
+    if value is None or not 0.0 < abs(value) < INF:
         return 0
     return 1 if value > 0 else -1
 
@@ -231,26 +235,29 @@ def interval(expr: Expr, numbers: Mapping[str, float]) -> tuple[float, float]:
         lows, highs = zip(*parts, strict=True)
         match each.primitive:
             case "clamp":
-                return min(max(lows[:2]), lows[2]), min(max(highs[:2]), highs[2])
+                return (
+                    least((most(lows[:2]), lows[2])),
+                    least((most(highs[:2]), highs[2])),
+                )
             case "minimum":
-                return min(lows), min(highs)
+                return least(lows), least(highs)
             case "maximum":
-                return max(lows), max(highs)
+                return most(lows), most(highs)
             case "where":
-                return min(lows[1:]), max(highs[1:])
+                return least(lows[1:]), most(highs[1:])
             case "neg":
                 return -highs[0], -lows[0]
             case "abs" | "sqrt" | "rsqrt" | "exp":
                 return 0.0, INF
             case "expm1":
                 return -1.0, INF
-            case "add" if INF not in highs and -INF not in lows:
+            case "add" if _finite(*lows, *highs):
                 return sum(lows), sum(highs)
-            case "sub" if INF not in (*highs, *lows) and -INF not in (*highs, *lows):
+            case "sub" if _finite(*lows, *highs):
                 return lows[0] - highs[1], highs[0] - lows[1]
-            case "mul" if INF not in (*highs, *lows) and -INF not in (*highs, *lows):
+            case "mul" if _finite(*lows, *highs):
                 corners = [a * b for a in parts[0] for b in parts[1]]
-                return min(corners), max(corners)
+                return least(corners), most(corners)
             case "sigmoid":
                 return 0.0, 1.0
             case "tanh" | "erf" | "sin" | "cos":
@@ -259,3 +266,7 @@ def interval(expr: Expr, numbers: Mapping[str, float]) -> tuple[float, float]:
 
     found: tuple[float, float] = folded(expr, leaf, apply)
     return found
+
+
+def _finite(*values: float) -> bool:
+    return all(-INF < each < INF for each in values)

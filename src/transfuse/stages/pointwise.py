@@ -21,6 +21,7 @@ from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import PRIMITIVES, direction, evaluate, interval
 from transfuse.stages.base import Env, Kind, Number, Stage, shown, value
 from transfuse.stages.values import exact, plain
+from transfuse.symbols import Symbol, real
 
 Value = Number | str | Tensor
 """What an argument may be: a number, one value per channel, or the name of either, given later."""
@@ -57,7 +58,7 @@ class Map(Stage):
     @property
     def constants(self) -> dict[str, float]:
         """The arguments that are numbers, by name."""
-        return {k: float(v) for k, v in self.parameters() if isinstance(v, int | float)}
+        return {k: real(v) for k, v in self.parameters() if isinstance(v, int | float | Symbol)}
 
     @property
     def tensors(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from transfuse.geometry import integer
+from transfuse.symbols import Symbol
 
 Kinds = tuple[type, ...]
 _AS_THEY_ARE = frozenset({int, float, bool, str, NoneType})
@@ -48,6 +49,8 @@ def plain(stage: str, name: str, value: object, kinds: Kinds) -> object:
         return str.__str__(value)
     if isinstance(value, list | tuple) and tuple in kinds:
         return tuple(integer(f"{stage} {name}", _number(each)) for each in value)
+    if isinstance(value, Symbol) and (value.type in kinds or float in kinds):
+        return value
     number = _number(value)
     if float in kinds:
         if isinstance(number, int):

@@ -20,8 +20,9 @@ from transfuse.backends.cpu.bytecode import Code
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
-from transfuse.plan import Plan, fused
+from transfuse.plan import Choice, Plan, fused
 from transfuse.problem import Problem
+from transfuse.rewrite import rewritten
 from transfuse.stages.whole import Running, write
 
 
@@ -82,7 +83,27 @@ class Cpu:
 
 @lru_cache(maxsize=4096)
 def _fused(chain: Chain, problem: Problem, finite: bool = True) -> Plan:
-    return fused(chain, problem, assume=finite)
+    return fused(chain, problem, assume=finite, choose=_choices)
+
+
+def _choices(chain: Chain, problem: Problem) -> dict[int, Choice]:
+    """What the core does at the cuts of a chain, asked of the core: the C functions run so, too.
+
+    Steps that see one element change no size, and are left out with the tensors that some need.
+    """
+    core = library.load()
+    assert core is not None
+    listed = [(i, each) for i, each in lower.steps(chain) if each.op not in ("map", "norm")]
+    steps = [each.step(lambda name: 0) for _, each in listed]
+    program = _program(chain, problem)
+    program.steps, program.steps_count = (library.Step * len(steps))(*steps), len(steps)
+    cuts = (ctypes.c_int32 * len(steps))()
+    library.check(core, core.transfuse_decide(program, cuts))
+    return {
+        i: Choice(library.CUTS[cut])
+        for (i, each), cut in zip(listed, cuts, strict=True)
+        if each.op == "cut"
+    }
 
 
 @lru_cache(maxsize=4096)
@@ -91,8 +112,9 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
         return Verdict(f"tensors are on {problem.device}")
     if library.load() is None:
         return Verdict("the compiled core is not installed")
-    plans = (_fused(chain, problem, finite) for finite in (True, False))
-    reason = next(filter(None, map(lower.refusal, plans)), "")
+    chain.shapes(problem)  # what a stage refuses, no rewrite may hide
+    chains = (rewritten(chain, finite) for finite in (True, False))
+    reason = next(filter(None, map(lower.refusal, chains)), "")
     # A tile holds positions of one sample: with so few, torch's product over all of them is faster.
     small = len(chain.stages) == 1 and set(problem.stride) == {1} and prod(problem.spatial) < 32
     small = small and not single.serves(chain, problem)
@@ -143,7 +165,7 @@ class _Ready:
             if each.running and each.shape
         ]
         self._maps = [(i, _Map(each.code)) for i, each in enumerate(instructions) if each.code]
-        self._program = _program(plan)
+        self._program = _program(plan.chain, plan.problem)
         self._program.steps, self._program.steps_count = self._steps, len(steps)
 
     def program(
@@ -220,9 +242,8 @@ def _ready(chain: Chain, problem: Problem, finite: bool = True) -> _Ready:
     return _Ready(plan, assumes=finite and plan != _fused(chain, problem, False))
 
 
-def _program(plan: Plan) -> library.Program:
-    problem, conv = plan.problem, plan.chain.conv
-    before = lower.prologue(plan.chain)
+def _program(chain: Chain, problem: Problem) -> library.Program:
+    before = lower.prologue(chain)
     program = library.Program(
         element=library.ELEMENTS.index(problem.dtype),
         operands=library.ELEMENTS.index(problem.dtype),
@@ -237,7 +258,7 @@ def _program(plan: Plan) -> library.Program:
         dilation=_three(problem.dilation, 1),
         output_padding=_three(problem.output_padding, 0),
         pooled=before is not None,
-        weight_scale=conv.weight_scale,
+        weight_scale=chain.conv.weight_scale,
     )
     if before is not None:
         program.pool = before.step(lambda name: 0)

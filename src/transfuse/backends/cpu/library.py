@@ -24,6 +24,8 @@ OPS = (
     *("batch_apply", "group_apply", "exp_apply", "max_apply", "group_norm", "space_softmax"),
 )
 """The steps in the order of ``enum transfuse_op``."""
+CUTS = ("store", "again", "decide", "hold")
+"""What becomes of values at a cut, in the order of ``enum transfuse_cut``."""
 ELEMENTS = ("fp32", "fp64", "fp16", "bf16")
 """The element types in the order of ``enum transfuse_element``."""
 
@@ -155,6 +157,7 @@ def abi() -> list[str]:
         f"abi {ABI}",
         f"elements {' '.join(ELEMENTS)}",
         f"operations {' '.join(OPS).upper()}",
+        f"cuts {' '.join(CUTS)}",
         f"primitives {' '.join(ARITY).upper()}",
         layout("instruction", MapInstruction),
         layout("map", Map),
@@ -205,6 +208,7 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_digest.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, Digest)
     core.transfuse_finite.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
     core.transfuse_finite.errcheck = _given
+    core.transfuse_decide.argtypes = (program, ctypes.POINTER(ctypes.c_int32))
     core.transfuse_run.argtypes = (program, ctypes.c_int32)
     return core
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import isnan, nan
 from typing import Any
 
 from transfuse.backends.cpu.bytecode import Code, TooLong, assemble
-from transfuse.backends.cpu.library import OPS, Sizes, Step
+from transfuse.backends.cpu.library import CUTS, OPS, Sizes, Step
 from transfuse.chain import Chain
 from transfuse.maths.expr import Expr
-from transfuse.plan import Plan
+from transfuse.plan import Choice, Plan
 from transfuse.problem import Shape
 from transfuse.stages import Stage, add, clamp, scale, sigmoid, tanh
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
@@ -25,6 +24,7 @@ from transfuse.stages.whole import (
     Whole,
 )
 from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool, Window
+from transfuse.symbols import real
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,8 @@ class Instruction:
         return Step(op, self.i0, kernel, stride, padding, self.f0, self.f1, *tensors)
 
 
-def refusal(plan: Plan) -> str:
-    """Why the core cannot run a plan; empty where it can."""
-    chain = plan.chain
+def refusal(chain: Chain) -> str:
+    """Why the core cannot run a chain that is rewritten; empty where it can."""
     if len(chain.prologue) > 1 or any(not isinstance(s, AvgPool | MaxPool) for s in chain.prologue):
         return (
             f"before the convolution it does one pool, not {' -> '.join(map(str, chain.prologue))}"
@@ -89,41 +88,43 @@ def prologue(chain: Chain) -> Instruction | None:
     return None
 
 
+def steps(chain: Chain) -> Iterator[tuple[int, Instruction]]:
+    """The steps after the convolution, each with the place of its stage; cuts are left open."""
+    if isinstance(chain.conv.bias, str):
+        yield chain.at, Instruction("add", t0=chain.conv.bias)
+    for i, stage in enumerate(chain.epilogue, chain.at + 1):
+        for instruction in _STEPS[type(stage)](stage, chain.conv.rank):
+            yield i, instruction
+
+
 def epilogue(plan: Plan) -> Iterator[Instruction]:
     """The steps after the convolution, with the plan's cuts between them."""
-    chain = plan.chain
-    shapes = chain.shapes(plan.problem)
-    if isinstance(chain.conv.bias, str):
-        yield Instruction("add", t0=chain.conv.bias)
-    for i, stage in enumerate(chain.epilogue, chain.at + 1):
-        if i in plan.resident and type(stage) in _RESIDENT:  # a tile holds one sample, no batch
-            yield _RESIDENT[type(stage)](stage)
+    shapes = plan.chain.shapes(plan.problem)
+    for i, instruction in steps(plan.chain):
+        stage = plan.chain.stages[i]
+        if i in plan.resident:
+            if instruction.op == "cut":  # in place of all three
+                yield _RESIDENT[type(stage)](stage)
             continue
-        for instruction in _STEPS[type(stage)](stage, chain.conv.rank):
-            if instruction.op == "cut":
-                instruction = Instruction("cut", i0=int(i in plan.recomputed))
-            if instruction.op == "batch_stats" and isinstance(stage, BatchNorm | BatchStatistics):
-                instruction = replace(instruction, running=stage.running, shape=shapes[i])
-            yield instruction
+        if instruction.op == "cut":
+            chosen = Choice.AGAIN if i in plan.recomputed else Choice.STORE
+            instruction = Instruction("cut", i0=CUTS.index(chosen))
+        if instruction.op == "batch_stats" and isinstance(stage, BatchNorm | BatchStatistics):
+            instruction = replace(instruction, running=stage.running, shape=shapes[i])
+        yield instruction
 
 
-CUT = Instruction("cut")
+CUT = Instruction("cut", i0=CUTS.index("decide"))
 
 
 def _operand(op: str, value: Any) -> Instruction:
-    return Instruction(op, t0=value) if isinstance(value, str) else Instruction(op, f0=float(value))
-
-
-def _clamp(low: float, high: float) -> Instruction:
-    if isnan(low) or isnan(high):  # everything becomes NaN
-        return Instruction("scale", f0=nan)
-    return Instruction("clamp", f0=low, f1=high)
+    return Instruction(op, t0=value) if isinstance(value, str) else Instruction(op, f0=real(value))
 
 
 _LOOPS: dict[Expr, Callable[..., Instruction]] = {
     add.pattern: lambda term: _operand("add", term),
     scale.pattern: lambda factor: _operand("scale", factor),
-    clamp.pattern: lambda low, high: _clamp(low, high),
+    clamp.pattern: lambda low, high: Instruction("clamp", f0=real(low), f1=real(high)),
     sigmoid.pattern: lambda: Instruction("sigmoid"),
     tanh.pattern: lambda: Instruction("tanh"),
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "decide.h"
 #include "engine.h"
 #include "failure.h"
 #include "validate.h"
@@ -102,6 +103,8 @@ struct Abi {
         static_assert(TF_F32 == 0 && TF_F64 == 1 && TF_F16 == 2 && TF_BF16 == 3 && TF_ELEMENTS == 4, "as named");
 #define NAME(op) add(" %s", #op);
         TRANSFUSE_EACH_OP(NAME)
+        add("\ncuts store again decide hold");
+        static_assert(TF_STORE == 0 && TF_AGAIN == 1 && TF_DECIDE == 2 && TF_HOLD == 3, "as named");
         add("\nprimitives");
         TRANSFUSE_EACH_PRIMITIVE(NAME)
 #undef NAME
@@ -194,10 +197,18 @@ int transfuse_finite(const void* values, int64_t count, int32_t element) {
     return all;
 }
 
+int transfuse_decide(const transfuse_program* program, int32_t* cuts) {
+    return guarded([&] {
+        const std::vector<int32_t> found = decided(program);
+        if (!cuts && !found.empty()) refuse("cuts is a null pointer");
+        std::copy(found.begin(), found.end(), cuts);
+    });
+}
+
 int transfuse_run(const transfuse_program* program, int32_t threads) {
     return guarded([&] {
         validate_run(program);
         const int count = startable(threads);
-        if (program->batch) choice().engine->run(*program, count);
+        if (program->batch) choice().engine->run(Settled(*program).program, count);
     });
 }

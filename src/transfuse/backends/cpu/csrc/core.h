@@ -36,6 +36,10 @@ int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t*
 /* 1 if none of these values, of an element type, is NaN or Inf, else 0. */
 int transfuse_finite(const void* values, int64_t count, int32_t element);
 
+/* What becomes of the values at each cut of a program, by the number of its step: as it says there, or where
+ * it leaves that open, what transfuse_run decides. TF_DECIDE is never among them. */
+int transfuse_decide(const transfuse_program* program, int32_t* cuts);
+
 /* `threads` is at least 1. Beyond 64 it is no more than OpenMP would use by itself, or processors there are. */
 int transfuse_run(const transfuse_program* program, int32_t threads);
 

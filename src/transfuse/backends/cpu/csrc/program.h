@@ -1,4 +1,4 @@
-/* A program: what one call computes, as plain data. Python and the five problems build it; the
+/* A program: what one call computes, as plain data. Python and the C functions build it; the
  * engine runs it. Everything is three axes deep: missing ones have size 1.
  *
  * Strides, paddings and dilations of the convolution are at most 2^31 - 1, as in torch, windows and their
@@ -34,7 +34,7 @@ enum transfuse_element { TF_F32, TF_F64, TF_F16, TF_BF16, TF_ELEMENTS };
     OP(GROUP_STATS)   /* gather mean and variance of (sample, i0 groups of channels) */       \
     OP(EXP_STATS)     /* x = exp(x); gather the sum of (sample, channel) */                   \
     OP(MAX_STATS)     /* gather maximum and sum of exp(x - maximum) of (sample, channel) */   \
-    OP(CUT)           /* i0: 0 store the values, 1 compute them again */                      \
+    OP(CUT)           /* i0: what becomes of the values, see below */                         \
     OP(BATCH_APPLY)   /* (x - mean) / sqrt(var + f0) * t0[c] + t1[c] */                       \
     OP(GROUP_APPLY)   /* the same by (sample, group) */                                       \
     OP(EXP_APPLY)     /* x / sum */                                                           \
@@ -44,6 +44,10 @@ enum transfuse_element { TF_F32, TF_F64, TF_F16, TF_BF16, TF_ELEMENTS };
 #define TRANSFUSE_OP(name) TF_##name,
 enum transfuse_op { TRANSFUSE_EACH_OP(TRANSFUSE_OP) TF_OPS };
 #undef TRANSFUSE_OP
+
+/* At a cut the values are stored, or computed again, or whichever takes less time: transfuse_decide says
+ * which. It may also say that there is no cut: one tile holds all that the statistic covers. */
+enum transfuse_cut { TF_STORE, TF_AGAIN, TF_DECIDE, TF_HOLD };
 
 /* What pointwise expressions are made of: first those of two and three arguments, from NO on those of
  * one. True is 1 and false 0. */

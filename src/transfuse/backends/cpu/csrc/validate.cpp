@@ -19,14 +19,10 @@ void present(const char* name, const void* address) {
     if (!address) refuse(name, " is a null pointer");
 }
 
-// The values between two steps.
-struct Values {
-    int64_t batch, channels, extents[3];
-    void check(const char* name) const {
-        const int64_t dims[] = {batch, channels, extents[0], extents[1], extents[2]};
-        elements(name, dims, 5);
-    }
-};
+void addressable(const char* name, const Values& v) {
+    const int64_t dims[] = {v.batch, v.channels, v.extents[0], v.extents[1], v.extents[2]};
+    elements(name, dims, 5);
+}
 
 void divides(const char* name, int64_t groups, int64_t channels) {
     if (groups < 1 || channels % groups) refuse(groups, " groups do not divide the ", channels, " ", name);
@@ -43,7 +39,7 @@ void pool(Values& values, const transfuse_step& s) {
                    values.extents[a], " values of an axis");
         values.extents[a] = rest / s.stride[a] + 1;
     }
-    values.check("a pool's output");
+    addressable("a pool's output", values);
 }
 
 void convolve(Values& values, const transfuse_program& p) {
@@ -61,7 +57,7 @@ void convolve(Values& values, const transfuse_program& p) {
         values.extents[a] = int64_t(size);
     }
     values.channels = p.out_channels;
-    values.check("the convolution's output");
+    addressable("the convolution's output", values);
 }
 
 // Whether windows read values that others read, too, or lie beyond the first one.
@@ -126,7 +122,7 @@ void map(const transfuse_map* m) {
     }
 }
 
-Values after_steps(const transfuse_program& p, Values values) {
+void after_steps(const transfuse_program& p, Values values, std::vector<Values>& all) {
     within("steps_count", p.steps_count, 0, INT32_MAX);
     if (p.steps_count) present("steps", p.steps);
     Statistics statistics;
@@ -151,41 +147,11 @@ Values after_steps(const transfuse_program& p, Values values) {
             case TF_GROUP_APPLY:
             case TF_GROUP_NORM: divides("channels of a norm", s.i0, values.channels); break;
             case TF_SUM: values.channels = 1; break;
+            case TF_CUT: within("what becomes of the values at a cut", s.i0, TF_STORE, TF_DECIDE); break;
         }
+        all.push_back(values);
     }
     statistics.end();
-    return values;
-}
-
-// The values that a program's last step gives.
-Values validated(const transfuse_program* program) {
-    present("program", program);
-    const transfuse_program& p = *program;
-    within("element", p.element, 0, TF_ELEMENTS - 1);
-    if (p.operands != p.element && !(p.operands == TF_F32 && (p.element == TF_F16 || p.element == TF_BF16)))
-        refuse("operands of type ", p.operands, " do not go with values of type ", p.element);
-    within("batch", p.batch, 0, MOST);
-    within("in_channels", p.in_channels, 1, MOST);
-    within("out_channels", p.out_channels, 1, MOST);
-    divides("in_channels", p.groups, p.in_channels);
-    divides("out_channels", p.groups, p.out_channels);
-    Values values = {p.batch, p.in_channels, {}};
-    for (int a = 0; a < 3; a++) {
-        within("spatial size", values.extents[a] = p.spatial[a], 1, MOST);
-        within("kernel", p.kernel[a], 1, MOST);
-    }
-    values.check("input");
-    const int64_t kernel[] = {p.in_channels, p.out_channels / p.groups, p.kernel[0], p.kernel[1], p.kernel[2]};
-    elements("kernel", kernel, 5);
-    if (p.kernel[0] * p.kernel[1] * p.kernel[2] > LARGEST)  // counted with int in the innermost loops
-        refuse("kernel of ", p.kernel[0], " x ", p.kernel[1], " x ", p.kernel[2], " has more than 2^31 - 1 taps");
-    if (p.pooled) {
-        if (p.pool.op != TF_MAX_POOL && p.pool.op != TF_SUM_POOL)
-            refuse("operation ", p.pool.op, " is no pool that can come before the convolution");
-        pool(values, p.pool);
-    }
-    convolve(values, p);
-    return after_steps(p, values);
 }
 
 // Offsets in bytes stay in int64, and nothing lies before a tensor's first element.
@@ -212,10 +178,41 @@ int64_t elements(const char* name, const int64_t* dims, size_t count) {
     return none ? 0 : all;
 }
 
-void validate(const transfuse_program* program) { validated(program); }
+std::vector<Values> validate(const transfuse_program* program) {
+    present("program", program);
+    const transfuse_program& p = *program;
+    within("element", p.element, 0, TF_ELEMENTS - 1);
+    if (p.operands != p.element && !(p.operands == TF_F32 && (p.element == TF_F16 || p.element == TF_BF16)))
+        refuse("operands of type ", p.operands, " do not go with values of type ", p.element);
+    within("batch", p.batch, 0, MOST);
+    within("in_channels", p.in_channels, 1, MOST);
+    within("out_channels", p.out_channels, 1, MOST);
+    divides("in_channels", p.groups, p.in_channels);
+    divides("out_channels", p.groups, p.out_channels);
+    Values values = {p.batch, p.in_channels, {}};
+    for (int a = 0; a < 3; a++) {
+        within("spatial size", values.extents[a] = p.spatial[a], 1, MOST);
+        within("kernel", p.kernel[a], 1, MOST);
+    }
+    addressable("input", values);
+    const int64_t kernel[] = {p.in_channels, p.out_channels / p.groups, p.kernel[0], p.kernel[1], p.kernel[2]};
+    elements("kernel", kernel, 5);
+    if (p.kernel[0] * p.kernel[1] * p.kernel[2] > LARGEST)  // counted with int in the innermost loops
+        refuse("kernel of ", p.kernel[0], " x ", p.kernel[1], " x ", p.kernel[2], " has more than 2^31 - 1 taps");
+    if (p.pooled) {
+        if (p.pool.op != TF_MAX_POOL && p.pool.op != TF_SUM_POOL)
+            refuse("operation ", p.pool.op, " is no pool that can come before the convolution");
+        pool(values, p.pool);
+    }
+    std::vector<Values> all = {values};
+    convolve(values, p);
+    all.push_back(values);
+    after_steps(p, values, all);
+    return all;
+}
 
 void validate_run(const transfuse_program* program) {
-    const Values v = validated(program);
+    const Values v = validate(program).back();
     const transfuse_program& p = *program;
     if (!p.batch) return;
     present("input", p.input);

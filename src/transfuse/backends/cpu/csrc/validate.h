@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "program.h"
 
@@ -12,8 +13,16 @@ constexpr int64_t WIDEST = int64_t(1) << 62;  // of a window: two paddings and a
 // How many elements dims make; more than MOST are refused. A size of 0 hides nothing.
 int64_t elements(const char* name, const int64_t* dims, size_t count);
 
-// Sizes, steps and their order. No address is looked at.
-void validate(const transfuse_program* program);
+// The values between two steps.
+struct Values {
+    int64_t batch, channels, extents[3];
+    int64_t positions() const { return extents[0] * extents[1] * extents[2]; }
+    int64_t count() const { return batch * channels * positions(); }
+};
+
+// Sizes, steps and their order. No address is looked at. Gives the values that the convolution reads, those
+// before each step, and those after the last.
+std::vector<Values> validate(const transfuse_program* program);
 
 // A program as `transfuse_run` takes it: `validate`, its addresses and strides.
 void validate_run(const transfuse_program* program);

@@ -1,0 +1,10 @@
+// Written by `make generate` from the rates of a CPU in plan.py.
+#pragma once
+
+// By which decide.cpp chooses between storing values and computing them again.
+struct Rates {
+    double bandwidth;  // bytes per second
+    double flops[4];   // per second, by element type
+    double on_chip;    // bytes that one tile can hold
+};
+constexpr Rates RATES = {20000000000.0, {177000000000.0, 88000000000.0, 177000000000.0, 177000000000.0}, 512000};

@@ -1,0 +1,1 @@
+"""The C functions, written ahead of time from the operators' declarations."""
