@@ -40,7 +40,7 @@ class Symbol:
         self.code, self.type, self.sign = code, type, sign
 
     def __repr__(self) -> str:
-        return f"<symbol {self.code}>"
+        return self.code
 
     def __bool__(self) -> bool:
         return _answer.get()(self.code if self.type is bool else f"{_part(self)} != 0")
@@ -138,7 +138,9 @@ def _arithmetic(a: Any, sign: str, b: Any) -> Symbol:
     return Symbol(f"{first} {sign} {_part(b)}", found, sign)
 
 
-def _comparison(a: Symbol, sign: str, b: Any) -> Symbol:
+def _comparison(a: Symbol, sign: str, b: Any) -> "Symbol | bool":
+    if isinstance(b, Symbol) and b.code == a.code and a.type is int:  # else it may be NaN
+        return "=" in sign
     return Symbol(f"{_part(_signed(a))} {sign} {_part(_signed(b))}", bool, sign)
 
 

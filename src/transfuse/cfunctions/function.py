@@ -56,6 +56,12 @@ class CFunction:
                 raise DocumentError(
                     f"{operator.slug}: a parameter of a C function cannot be called {each.name}"
                 )
+        if operator.chain.updates:
+            raise DocumentError(
+                f"{operator.slug}: a C function cannot move the running statistics "
+                f"{' and '.join(operator.chain.updates)}"
+            )
+        self._programs = ways(self._program)
 
     @property
     def name(self) -> str:
@@ -112,9 +118,9 @@ class CFunction:
     @property
     def checks(self) -> list[str]:
         """What the stages ask of the values before them, in the order in which Python asks it."""
-        pool = lower.prologue(self._bound)
-        found = []
-        for each in (pool, Instruction("convolve"), *(s for _, s in lower.steps(self._bound))):
+        chain, found = self._bound, []
+        pools = (lower.prologue(Chain(each, chain.conv)) for each in chain.prologue)
+        for each in (*pools, Instruction("convolve"), *(step for _, step in lower.steps(chain))):
             match each:
                 case Instruction(op="max_pool" | "sum_pool", windows=windows):
                     name = "max_pool" if each.op == "max_pool" else "avg_pool"
@@ -145,10 +151,6 @@ class CFunction:
         """The chain with a symbol for each number that a call brings."""
         numbers: dict[str, Any] = {p.name: _symbol(p) for p in self.operator.scalars}
         return self.operator.chain.bind(numbers)
-
-    @cached_property
-    def _programs(self) -> Any:
-        return ways(self._program)
 
     def _program(self) -> Program:
         """The program for the answers at hand."""
