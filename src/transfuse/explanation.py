@@ -111,6 +111,7 @@ class Explanation:
         rows += [passes("as few passes as the mathematics allows", self.fused)]
         rows += [f"{self.fused.bounds}\n"]
         rows += [facts(self.verdicts), passes(f"what {self.chosen} will run", self.plan)]
+        rows += [Text(self.plan.note)] if self.plan.note else []
         for each, text in self.tiles:
             rows += [Text(each, style="bold"), Padding(text, (0, 0, 0, 2))]
         return Group(*rows)
@@ -240,5 +241,6 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "scratch_bytes": plan.scratch,
         "flops": plan.flops,
         "bytes": plan.bytes,
+        "note": plan.note,
         "passes": [vars(step) for step in plan.passes],
     }

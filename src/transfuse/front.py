@@ -16,6 +16,7 @@ from torch.compiler import is_dynamo_compiling
 
 from transfuse import dispatch, plain, settings
 from transfuse.backends import Backend
+from transfuse.backends.base import Executable, prepared
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.errors import Declined
@@ -210,7 +211,7 @@ def run(
 
 @dataclass(frozen=True)
 class Checked:
-    """A call that passed every check.
+    """A call that passed every check, and what runs it.
 
     ``spans``: the bytes from each tensor's first to its end; ``updates``: operands it writes to.
     """
@@ -218,6 +219,7 @@ class Checked:
     chain: Chain
     problem: Problem
     backend: Backend
+    run: Executable
     spans: tuple[int, ...]
     updates: tuple[str, ...]
 
@@ -274,7 +276,7 @@ def _compute(
         with plain.unrecorded():
             chain, problem = prepare(True)
             chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
-        return chosen.run(chain, problem, x, weight, operands, out)
+        return chosen.prepare(chain, problem)(x, weight, operands, out)
     seen = _facts(what, tensors, operands, backend)
     try:
         found = _checked.get(seen)
@@ -283,7 +285,8 @@ def _compute(
     if found is None:
         chain, problem = prepare(False)
         chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
-        found = Checked(chain, problem, chosen, tuple(map(span, tensors)), chain.updates)
+        run = prepared(chosen, chain, problem)
+        found = Checked(chain, problem, chosen, run, tuple(map(span, tensors)), chain.updates)
         if seen:
             if len(_checked) >= MOST:
                 _checked.clear()
@@ -335,13 +338,14 @@ def _run(
 ) -> Tensor:
     """Run a call; on another backend, where the one chosen finds out only now that it cannot."""
     try:
-        return found.backend.run(found.chain, found.problem, x, weight, operands, out)
+        return found.run(x, weight, operands, out)
     except Declined:
         _checked.clear()  # one of them was chosen by a verdict that does not hold any more
         other = dispatch.choose(found.chain, found.problem, backend)
         if other is found.backend:
             raise
-    return _run(replace(found, backend=other), x, weight, operands, out, backend)
+    run = prepared(other, found.chain, found.problem)
+    return _run(replace(found, backend=other, run=run), x, weight, operands, out, backend)
 
 
 def exactly(*numbers: object) -> tuple[Hashable, ...]:

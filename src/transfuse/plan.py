@@ -71,7 +71,8 @@ class Plan:
     every input read once and the result written once. ``scratch``: bytes of the largest set of
     temporaries alive at once. ``recomputed`` and ``resident`` are stages, by their place in the
     chain: those before which values are computed again instead of stored, and those whose
-    statistic one program of a pass takes for itself.
+    statistic one program of a pass takes for itself. ``note``: what a reader may wonder about, such
+    as why there are so many passes.
     """
 
     problem: Problem
@@ -82,6 +83,7 @@ class Plan:
     scratch: int
     recomputed: tuple[int, ...] = ()
     resident: tuple[int, ...] = ()
+    note: str = ""
 
     @property
     def flops(self) -> int:
@@ -108,7 +110,8 @@ class Plan:
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in rows
         ]
-        return "\n".join([str(self.problem), str(self.chain), *lines, self.bounds])
+        notes = [self.note] if self.note else []
+        return "\n".join([str(self.problem), str(self.chain), *lines, *notes, self.bounds])
 
     @property
     def bounds(self) -> str:

@@ -14,51 +14,106 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transfuse.backends.base import Verdict
-from transfuse.backends.cpu import library, lower, results, single, threads
+from transfuse.backends import legs
+from transfuse.backends.base import Backend, Executable, Verdict
+from transfuse.backends.cpu import library, lower, results, single, sweeps, threads
 from transfuse.backends.cpu.bytecode import Code
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
 from transfuse.plan import Plan, fused
 from transfuse.problem import Problem
+from transfuse.route import Route, route
 from transfuse.stages.running import Running, write
+from transfuse.sweeps import Sweep
 
 
-class Cpu:
+class Cpu(Backend):
     name = "cpu"
     device = "cpu"
     differentiable = False
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:
-        return _verdict(chain, problem)
+        if problem.device != "cpu":
+            return Verdict(f"tensors are on {problem.device}")
+        if library.load() is None:
+            return Verdict("the compiled core is not installed")
+        try:
+            _route(chain, problem)
+        except ValueError as reason:
+            return Verdict(str(reason))
+        # A tile holds positions of one sample: with so few, torch's product over all is faster.
+        small = len(chain.stages) == 1 and set(problem.stride) == {1} and prod(problem.spatial) < 32
+        small = small and not single.serves(chain, problem)
+        return Verdict(yields="torch is as fast at stride 1 on so few positions" if small else "")
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:
-        return _fused(chain, problem)
+        found = _route(chain, problem)
+        return found.plan(fused(found.core, found.inner), ELEMENTS[problem.dtype].compute.itemsize)
 
     def ulp(self, problem: Problem) -> float:
         return torch.finfo(ELEMENTS[problem.dtype].compute).eps
 
-    def run(
-        self,
-        chain: Chain,
-        problem: Problem,
-        x: Tensor,
-        weight: Tensor,
-        operands: Mapping[str, Tensor],
-        out: Tensor | None = None,
+    def prepare(self, chain: Chain, problem: Problem) -> Executable:
+        return legs.executable(_route(chain, problem), _Kernels())
+
+
+@lru_cache(maxsize=4096)
+def _route(chain: Chain, problem: Problem) -> Route:
+    return route(chain, problem, _refuses)
+
+
+def _refuses(chain: Chain, problem: Problem) -> str:
+    plans = (fused(chain, problem, finite) for finite in (True, False))
+    return next(filter(None, map(lower.refusal, plans)), "")
+
+
+class _Kernels:
+    """The core and the sweeps of this backend."""
+
+    def core(self, chain: Chain, problem: Problem) -> Executable:
+        return _Core(chain, problem)
+
+    def sweep(self, sweep: Sweep, device: torch.device) -> legs.Run:
+        run = sweeps.prepare(sweep)
+        return lambda slots: run([tensor.data_ptr() for tensor in slots])
+
+    def source(self, problem: Problem) -> torch.dtype:
+        return ELEMENTS[problem.dtype].compute
+
+    def between(self, problem: Problem) -> torch.dtype:
+        return ELEMENTS[problem.dtype].compute
+
+    def empty(
+        self, dims: Sequence[int], dtype: torch.dtype, last: bool, device: torch.device
+    ) -> Tensor:
+        return results.empty(results.Form(tuple(dims), dtype, last))
+
+
+class _Core:
+    """A chain that the compiled core holds: the program of its plan, ready but for addresses.
+
+    ``assumes``: whether operands that are not finite need another plan.
+    """
+
+    def __init__(self, chain: Chain, problem: Problem) -> None:
+        plan, other = fused(chain, problem), fused(chain, problem, assume=False)
+        self.ready, self.assumes = _Ready(plan), plan != other
+        self.careful = _Ready(other) if self.assumes else self.ready
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
     ) -> Tensor:
         core, count = library.load(), threads.count()
         assert core is not None
-        ready = _ready(chain, problem)
+        ready = self.ready
         # Rewrites assume finite operands; these few numbers are looked at, as no plan can.
-        if ready.assumes:
-            finite = all(_finite(core, each) for each in operands.values())
-            ready = ready if finite else _ready(chain, problem, False)
+        if self.assumes and not all(_finite(core, each) for each in operands.values()):
+            ready = self.careful
         if out is None:
             out = results.empty(ready.result)
         elif out.is_neg():
-            return out.copy_(self.run(chain, problem, x, weight, operands))
+            return out.copy_(self(x, weight, operands))
         if not out.numel():
             return out
         x, weight = x.resolve_neg(), weight.resolve_neg()
@@ -80,25 +135,6 @@ class Cpu:
         return out
 
 
-@lru_cache(maxsize=4096)
-def _fused(chain: Chain, problem: Problem, finite: bool = True) -> Plan:
-    return fused(chain, problem, assume=finite)
-
-
-@lru_cache(maxsize=4096)
-def _verdict(chain: Chain, problem: Problem) -> Verdict:
-    if problem.device != "cpu":
-        return Verdict(f"tensors are on {problem.device}")
-    if library.load() is None:
-        return Verdict("the compiled core is not installed")
-    plans = (_fused(chain, problem, finite) for finite in (True, False))
-    reason = next(filter(None, map(lower.refusal, plans)), "")
-    # A tile holds positions of one sample: with so few, torch's product over all of them is faster.
-    small = len(chain.stages) == 1 and set(problem.stride) == {1} and prod(problem.spatial) < 32
-    small = small and not single.serves(chain, problem)
-    return Verdict(reason, "torch is as fast at stride 1 on so few positions" if small else "")
-
-
 @dataclass(frozen=True)
 class _Gathers:
     """A step that gathers for running statistics, over so many values of each channel."""
@@ -116,12 +152,11 @@ class _Gathers:
 class _Ready:
     """A plan as the core takes it; of a call's own there are only addresses and strides to fill in.
 
-    ``assumes``: whether operands that are not finite need another plan; ``product``: the problem as
-    a product of input and weights, where it is one; ``result``: the tensor that comes of it.
+    ``product``: the problem as a product of input and weights, where it is one; ``result``: the
+    tensor that comes of it.
     """
 
-    def __init__(self, plan: Plan, assumes: bool) -> None:
-        self.assumes = assumes
+    def __init__(self, plan: Plan) -> None:
         is_product = single.serves(plan.chain, plan.problem)
         self.product = single.product(plan.problem) if is_product else None
         shape = plan.chain.shapes(plan.problem)[-1]
@@ -203,7 +238,7 @@ def _multiply(
     """Input times weights: these are the core's input, and samples its output channels."""
     samples = x.reshape(*product.weight[1::-1], 1).transpose(0, 1)
     signal, result = weight.reshape(product.input.dims), out.view(product.output().dims)
-    program = _ready(single.PRODUCT, product).program(signal, result, {})
+    program = _product(product).program(signal, result, {})
     memory = pack(core, program, samples)
     program.weights = memory.data_ptr()
     library.check(core, core.transfuse_run(program, count))
@@ -214,10 +249,9 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
     return values.detach().view(-1, *(1,) * (like.dim() - 2))
 
 
-@lru_cache(maxsize=4096)
-def _ready(chain: Chain, problem: Problem, finite: bool = True) -> _Ready:
-    plan = _fused(chain, problem, finite)
-    return _Ready(plan, assumes=finite and plan != _fused(chain, problem, False))
+@lru_cache(maxsize=1024)
+def _product(product: Problem) -> _Ready:
+    return _Ready(fused(single.PRODUCT, product))
 
 
 def _program(plan: Plan) -> library.Program:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transfuse import settings
-from transfuse.backends.base import Verdict
+from transfuse.backends.base import Backend, Executable, Verdict
 from transfuse.backends.triton import lower
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -23,7 +23,7 @@ from transfuse.plan import Pass, Plan, fused
 from transfuse.problem import Problem
 
 
-class Triton:
+class Triton(Backend):
     name = "triton"
     device = "cuda"
     differentiable = False
@@ -44,25 +44,27 @@ class Triton:
             return 2.0**-10
         return torch.finfo(ELEMENTS[problem.dtype].dtype).eps
 
-    def run(
-        self,
-        chain: Chain,
-        problem: Problem,
-        x: Tensor,
-        weight: Tensor,
-        operands: Mapping[str, Tensor],
-        out: Tensor | None = None,
+    def prepare(self, chain: Chain, problem: Problem) -> Executable:
+        return _Core(chain, problem)
+
+
+class _Core:
+    """A chain that the convolution's kernels hold: its recipes, by how tensors lie."""
+
+    def __init__(self, chain: Chain, problem: Problem) -> None:
+        self.chain, self.problem, self.plan = chain, problem, _fused(chain, problem)
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
     ) -> Tensor:
         if x.is_neg() or weight.is_neg():
             x, weight = x.resolve_neg(), weight.resolve_neg()
         if out is not None and out.is_neg():
-            return out.copy_(self.run(chain, problem, x, weight, operands))
-        found = _met.get((id(chain), id(problem)))
-        plan = _meet(chain, problem) if found is None else found[2]
+            return out.copy_(self(x, weight, operands))
         try:
-            y: Tensor = _engine().run(chain, plan, x, weight, operands, out)
+            y: Tensor = _engine().run(self.chain, self.plan, x, weight, operands, out)
         except Declined as reason:
-            _declined[chain, problem] = Verdict(str(reason))
+            _declined[self.chain, self.problem] = Verdict(str(reason))
             raise
         return y
 
@@ -82,19 +84,6 @@ def _engine() -> Any:
 @lru_cache(maxsize=4096)
 def _fused(chain: Chain, problem: Problem) -> Plan:
     return fused(chain, problem)
-
-
-_met: dict[tuple[int, int], tuple[Chain, Problem, Plan]] = {}
-"""Plans by the very objects they were asked for, which are kept: to compare two chains stage by
-stage takes longer than to launch one."""
-
-
-def _meet(chain: Chain, problem: Problem) -> Plan:
-    if len(_met) >= 4096:
-        _met.clear()
-    plan = _fused(chain, problem)
-    _met[id(chain), id(problem)] = chain, problem, plan
-    return plan
 
 
 def _copying(plan: Plan) -> Plan:
