@@ -69,7 +69,9 @@ class Cpu:
         if mixed := any(each.dtype is not x.dtype for each in flat.values()):
             flat = {k: v.float() for k, v in flat.items()}
         found = [gathers.room() for gathers in ready.gathers]
-        program = ready.program(x, out, flat, found)
+        # Axes that were left out or joined can always be seen again, whatever the strides.
+        values = out.view(ready.values) if ready.formed else out
+        program = ready.program(x, values, flat, found)
         if mixed:
             program.operands = library.ELEMENTS.index("fp32")
         kept = packed(core, program, weight, count)
@@ -117,17 +119,20 @@ class _Ready:
     """A plan as the core takes it; of a call's own there are only addresses and strides to fill in.
 
     ``assumes``: whether operands that are not finite need another plan; ``product``: the problem as
-    a product of input and weights, where it is one; ``result``: the tensor that comes of it.
+    a product of input and weights, where it is one; ``result``: the tensor that comes of it, which
+    the core fills as one of sizes ``values``, others where it is ``formed``.
     """
 
     def __init__(self, plan: Plan, assumes: bool) -> None:
         self.assumes = assumes
         is_product = single.serves(plan.chain, plan.problem)
         self.product = single.product(plan.problem) if is_product else None
-        shape = plan.chain.shapes(plan.problem)[-1]
+        self.values = plan.chain.shapes(plan.problem)[-1].dims
+        form = plan.chain.result(plan.problem)
+        self.formed = form != self.values
         element = ELEMENTS[plan.problem.dtype]
-        last = plan.problem.layout == "channels_last"
-        self.result = results.Form(shape.dims, element.dtype, last)
+        last = plan.problem.layout == "channels_last" and not self.formed
+        self.result = results.Form(form, element.dtype, last)
         instructions = list(lower.epilogue(plan))
         steps = [each.step(lambda name: 0) for each in instructions]
         self._steps = (library.Step * len(steps))(*steps)

@@ -57,14 +57,18 @@ class Triton:
             x, weight = x.resolve_neg(), weight.resolve_neg()
         if out is not None and out.is_neg():
             return out.copy_(self.run(chain, problem, x, weight, operands))
-        found = _met.get((id(chain), id(problem)))
-        plan = _meet(chain, problem) if found is None else found[2]
+        met = _met.get((id(chain), id(problem))) or _meet(chain, problem)
+        # Axes that were left out or joined can always be seen again, whatever the strides.
+        values = out
+        if met.formed:
+            out = torch.empty(met.result, dtype=x.dtype, device=x.device) if out is None else out
+            values = out.view(met.values)
         try:
-            y: Tensor = _engine().run(chain, plan, x, weight, operands, out)
+            y: Tensor = _engine().run(chain, met.plan, x, weight, operands, values)
         except Declined as reason:
             _declined[chain, problem] = Verdict(str(reason))
             raise
-        return y
+        return out if met.formed and out is not None else y
 
 
 _declined: dict[tuple[Chain, Problem], Verdict] = {}
@@ -84,17 +88,26 @@ def _fused(chain: Chain, problem: Problem) -> Plan:
     return fused(chain, problem)
 
 
-_met: dict[tuple[int, int], tuple[Chain, Problem, Plan]] = {}
+class _Met:
+    """A plan, and the sizes of its result: the kernels fill it as ``values``."""
+
+    def __init__(self, chain: Chain, problem: Problem) -> None:
+        self.chain, self.problem = chain, problem
+        self.plan = _fused(chain, problem)
+        self.values, self.result = chain.shapes(problem)[-1].dims, chain.result(problem)
+        self.formed = self.values != self.result
+
+
+_met: dict[tuple[int, int], _Met] = {}
 """Plans by the very objects they were asked for, which are kept: to compare two chains stage by
 stage takes longer than to launch one."""
 
 
-def _meet(chain: Chain, problem: Problem) -> Plan:
+def _meet(chain: Chain, problem: Problem) -> _Met:
     if len(_met) >= 4096:
         _met.clear()
-    plan = _fused(chain, problem)
-    _met[id(chain), id(problem)] = chain, problem, plan
-    return plan
+    found = _met[id(chain), id(problem)] = _Met(chain, problem)
+    return found
 
 
 def _copying(plan: Plan) -> Plan:
