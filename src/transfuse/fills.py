@@ -11,7 +11,7 @@ from transfuse.accuracy import terms
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
-from transfuse.stages.whole import BatchNorm, RunningNorm
+from transfuse.stages.norm import Norm
 
 Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
 """Input, kernel, and the operands by name."""
@@ -52,6 +52,6 @@ def _filled(chain: Chain, problem: Problem, seed: int, fill: Callable[..., Tenso
 
     operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
     for stage in chain.stages:
-        if isinstance(stage, BatchNorm | RunningNorm) and isinstance(stage.running_var, str):
+        if isinstance(stage, Norm) and isinstance(stage.running_var, str):
             operands[stage.running_var].abs_()
     return tensor(*problem.input.dims), tensor(*problem.weight), operands

@@ -23,7 +23,7 @@ from transfuse.errors import Declined
 from transfuse.geometry import integer, per_axis
 from transfuse.problem import AXES, Problem
 from transfuse.stages import Number
-from transfuse.stages.whole import BatchNorm, RunningNorm
+from transfuse.stages.norm import Norm
 from transfuse.tensors import (
     Precision,
     any_autocast,
@@ -100,7 +100,13 @@ def call(
             "output_padding": output_padding,
         }
         problem = _sized(bound, x, weight, operands, out, options, groups, precision, exotic)
-        return bound.fitted({k: tuple(v.shape) for k, v in operands.items()}), problem
+        fitted = bound.fitted({k: tuple(v.shape) for k, v in operands.items()})
+        if unbatched and out is not None and out.dim() != len(fitted.result(problem)) - 1:
+            raise RuntimeError(
+                f"expected output of {len(fitted.result(problem)) - 1} axes, unbatched like the "
+                f"input, but got {list(out.shape)}"
+            )
+        return fitted, problem
 
     y = _compute(what, prepare, whole, weight, operands, into, backend)
     if not unbatched:
@@ -170,13 +176,8 @@ def _sized(
         groups=groups,
         **describe(x, precision, exotic),
     )
-    if not batched and any(isinstance(s, BatchNorm | RunningNorm) for s in chain.stages):
+    if not batched and any(isinstance(s, Norm) and s.over == "batch" for s in chain.stages):
         raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
-    if not batched and out is not None and out.dim() != rank + 1:
-        raise RuntimeError(
-            f"expected output of {rank + 1} axes, unbatched like the input, "
-            f"but got {list(out.shape)}"
-        )
     return problem
 
 
@@ -388,7 +389,7 @@ def _check(
     """The backend for tensors that fit the problem; ``torch_only``: why none that fuses may be."""
     named = {"input": x, kernel: weight, **operands}
     same_type_and_place(named, chain.mixes)
-    result = chain.shapes(problem)[-1]
+    result = chain.result(problem)
     expect_shape("input", x, problem.input.dims)
     expect_shape(kernel, weight, problem.weight)
     for name, dims in chain.dims(problem):

@@ -77,9 +77,19 @@ class Axis:
         return full * self.k + some + _floor_sum(some, self.dilation, self.stride, least)
 
 
-def pooled(n: int, kernel: int, stride: int, padding: int = 0) -> int:
-    """Windows along an axis of ``n`` in floor mode: ``(n + 2p - k) // s + 1``, never below 0."""
-    return max(0, (n + 2 * padding - kernel) // stride + 1)
+def pooled(
+    n: int, kernel: int, stride: int, padding: int = 0, dilation: int = 1, ceil: bool = False
+) -> int:
+    """Windows along an axis of ``n``: ``(n + 2p - d*(k-1) - 1) // s + 1``, never below 0.
+
+    ``ceil`` rounds the quotient up, but drops a last window that begins beyond input and padding,
+    as torch does.
+    """
+    rest = n + 2 * padding - dilation * (kernel - 1) - 1
+    size = -(-rest // stride) + 1 if ceil else rest // stride + 1
+    if ceil and (size - 1) * stride >= n + padding:
+        size -= 1
+    return max(0, size)
 
 
 def _floor_sum(n: int, divisor: int, factor: int, term: int) -> int:

@@ -17,7 +17,7 @@ from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
 from transfuse.rewrite import rewritten
-from transfuse.stages.whole import Whole
+from transfuse.stages import Kind, Stage
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def fused(chain: Chain, problem: Problem, assume: bool = True) -> Plan:
     ``assume`` is for ``rewrite``: whether values are what some rewrites take them to be.
     """
     chain.shapes(problem)  # what a stage refuses, no rewrite may hide
-    return _Fusion(rewritten(chain, assume), problem).plan()
+    return _Fusion(rewritten(chain.typed(problem), assume), problem).plan()
 
 
 class _Costs:
@@ -203,7 +203,7 @@ class _Fusion:
         for i, stage in enumerate(stages):
             if i == self.chain.at > 0:
                 self._store(i)
-            elif isinstance(stage, Whole) and stage.applies:
+            elif self._whole(stage) and stage.applies:
                 if self._fits(stage, i):
                     self.resident.append(i)
                 else:
@@ -212,7 +212,10 @@ class _Fusion:
         plan = self.costs.plan(self.passes, self.stored)
         return replace(plan, recomputed=tuple(self.recomputed), resident=tuple(self.resident))
 
-    def _fits(self, stage: Whole, i: int) -> bool:
+    def _whole(self, stage: Stage) -> bool:
+        return stage.sees(self.chain.conv.rank) is Kind.WHOLE
+
+    def _fits(self, stage: Stage, i: int) -> bool:
         """Whether one program of a pass without the convolution holds all a statistic covers."""
         held = stage.scope(self.costs.shapes[i]) * self.costs.temporary
         return stage.gathers and self.start != self.chain.at and held <= self.machine.on_chip
@@ -236,7 +239,7 @@ class _Fusion:
 
     def _pass(self, end: int, writes: int, note: str = "") -> None:
         whole = self.chain.stages[end : end + 1]
-        gathers = [f"gather for {s}" for s in whole if isinstance(s, Whole) and s.gathers]
+        gathers = [f"gather for {s}" for s in whole if self._whole(s) and s.gathers]
         does = " · ".join([*map(str, self.chain.stages[self.start : end]), *gathers])
         reads = self.costs.reads(self.start)
         self.passes.append(Pass(does + note, self._flops(), reads, writes))

@@ -50,7 +50,7 @@ def evaluate(
     that the chain updates are put into ``updated`` as it leaves them.
     """
     env: Env = dict(operands)
-    for stage in chain.stages:
+    for stage in chain.typed(problem).stages:
         if isinstance(stage, ConvTranspose):
             kernel = weight if stage.weight_scale == 1 else weight * stage.weight_scale
             bias = env[stage.bias] if isinstance(stage.bias, str) else None

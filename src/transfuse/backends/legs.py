@@ -54,7 +54,32 @@ class Kernels(Protocol):
 def executable(route: Route, kernels: Kernels) -> Executable:
     """The legs of a route as one executable; the core's own where that is all."""
     core = kernels.core(route.core, route.inner)
-    return core if route.alone else _Legs(route, kernels, core)
+    whole = core if route.alone else _Legs(route, kernels, core)
+    values, form = (
+        route.chain.shapes(route.problem)[-1].dims,
+        route.chain.result(route.problem),
+    )
+    return whole if values == form else _Formed(whole, kernels, values, form)
+
+
+@dataclass(frozen=True)
+class _Formed:
+    """A result of other axes than its values have: some left out, some joined.
+
+    Such axes can always be seen again, whatever the strides.
+    """
+
+    whole: Executable
+    kernels: Kernels
+    values: tuple[int, ...]
+    form: tuple[int, ...]
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
+    ) -> Tensor:
+        y = self.kernels.empty(self.form, x.dtype, False, x.device) if out is None else out
+        self.whole(x, weight, operands, y.view(self.values))
+        return y
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class Kind(str, Enum):
     CHANNEL = "channel"  # all channels of one position
     WINDOW = "window"  # all positions of one window
     WHOLE = "whole"  # a statistic over more than any tile
+    AXES = "axes"  # all along some other axes: no engine's affair, but a sweep's
+    FORM = "form"  # nothing: it moves no value
     CONVOLUTION = "convolution"
 
 
@@ -53,6 +55,11 @@ class Stage:
     """Small integers in, exactly representable values out: results can be compared bit for bit."""
     mixes: ClassVar[bool] = False
     """Whether its tensors may be float32 beside values of 16 bits, as with torch's norms."""
+    gathers: ClassVar[bool] = True
+    applies: ClassVar[bool] = True
+    """Of one that sees the whole: whether it takes a statistic, and whether it needs one."""
+    reshapes: ClassVar[bool] = False
+    """Whether the result has other axes than the values between stages; see ``form``."""
 
     def __init_subclass__(cls) -> None:
         # Put here before the dataclass decorator looks, or it would make its own for each class.
@@ -85,9 +92,25 @@ class Stage:
         """Whatever it was declared with: numbers, names, tensors and the like."""
         return tuple(vars(self).values())
 
+    def sees(self, rank: int) -> Kind:
+        """What it must see at once among values of ``rank`` spatial axes."""
+        return self.kind
+
+    def scope(self, shape: Shape) -> int:
+        """How many values one statistic of it covers."""
+        return 1
+
     def shape(self, shape: Shape) -> Shape:
         """The shape this stage gives for ``shape``; raises as torch does where it cannot."""
         return shape
+
+    def form(self, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """The sizes of the result where those of the values are ``dims``.
+
+        A stage that drops or joins axes does so at the end alone: between stages there are always
+        samples, channels and space.
+        """
+        return dims
 
     def need(self, extents: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
         """How far along each axis the input must be known to give ``extents`` outputs."""
@@ -130,6 +153,10 @@ class Stage:
         """
         return self
 
+    def typed(self: S, compute: torch.dtype) -> S:
+        """The stage, told the type its values are computed in, where it depends on that."""
+        return self
+
     def dims(self, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Its tensors by name, each with its shape; ``(C,)``: one value per channel."""
         for name in self.operands:
@@ -164,7 +191,7 @@ class Stage:
         arguments: list[str] = []
         for i, each in enumerate(fields(self)):
             value = getattr(self, each.name)
-            if value != each.default:
+            if value != each.default and not each.metadata.get("names"):
                 text = shown(value)
                 arguments.append(text if len(arguments) == i else f"{each.name}={text}")
         return f"{self.name}({', '.join(arguments)})" if arguments else self.name

@@ -11,19 +11,11 @@ from transfuse.chain import Chain
 from transfuse.maths.expr import Expr
 from transfuse.plan import Plan
 from transfuse.problem import Shape
-from transfuse.stages import Stage, add, clamp, scale, sigmoid, tanh
-from transfuse.stages.channel import ChannelSoftmax, ChannelSum
+from transfuse.stages import Kind, Stage, add, clamp, scale, sigmoid, tanh
+from transfuse.stages.norm import BatchApply, BatchStatistics, Norm
 from transfuse.stages.pointwise import Map
+from transfuse.stages.reduce import Reduce, Softmax
 from transfuse.stages.running import Running
-from transfuse.stages.whole import (
-    BatchApply,
-    BatchNorm,
-    BatchStatistics,
-    GroupNorm,
-    RunningNorm,
-    SpaceSoftmax,
-    Whole,
-)
 from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool, Window
 
 
@@ -58,27 +50,26 @@ class Instruction:
 def refusal(plan: Plan) -> str:
     """Why the core cannot run a plan; empty where it can."""
     chain = plan.chain
-    if len(chain.prologue) > 1 or any(not isinstance(s, AvgPool | MaxPool) for s in chain.prologue):
+    rank, shapes = chain.conv.rank, chain.shapes(plan.problem)
+    if len(chain.prologue) > 1 or not all(_pools(stage, rank) for stage in chain.prologue):
         return (
             f"before the convolution it does one pool, not {' -> '.join(map(str, chain.prologue))}"
         )
     gathered = False
-    for stage in chain.epilogue:
-        if type(stage) not in _STEPS:
-            return f"it has no step for {stage}"
-        if isinstance(stage, Map):
-            if not stage.per_channel:
-                return f"it reads one value per channel, not as many as {stage} has"
-            try:
-                _code(stage)
-            except TooLong as reason:
-                return f"{stage}: {reason}"
+    for stage, shape in zip(chain.epilogue, shapes[chain.at + 1 :], strict=False):
+        if isinstance(stage, Map) and not stage.per_channel:
+            return f"it reads one value per channel, not as many as {stage} has"
+        try:
+            if _steps(stage, shape) is None:
+                return f"it has no step for {stage}"
+        except TooLong as reason:
+            return f"{stage}: {reason}"
         overlaps = isinstance(stage, Window) and any(
-            stride < kernel or padding for kernel, stride, padding in stage.windows(chain.conv.rank)
+            stride < kernel or padding for kernel, stride, padding in stage.windows(rank)
         )
         if gathered and overlaps:
             return f"windows of {stage} overlap where a statistic is gathered before them"
-        if isinstance(stage, Whole):
+        if stage.sees(rank) is Kind.WHOLE:
             gathered = stage.gathers and not stage.applies
     return ""
 
@@ -98,13 +89,14 @@ def epilogue(plan: Plan) -> Iterator[Instruction]:
     if isinstance(chain.conv.bias, str):
         yield Instruction("add", t0=chain.conv.bias)
     for i, stage in enumerate(chain.epilogue, chain.at + 1):
-        if i in plan.resident and type(stage) in _RESIDENT:  # a tile holds one sample, no batch
-            yield _RESIDENT[type(stage)](stage)
+        held = _resident(stage, shapes[i]) if i in plan.resident else None
+        if held is not None:
+            yield held
             continue
-        for instruction in _STEPS[type(stage)](stage, chain.conv.rank):
+        for instruction in _steps(stage, shapes[i]) or ():
             if instruction.op == "cut":
                 instruction = Instruction("cut", i0=int(i in plan.recomputed))
-            if instruction.op == "batch_stats" and isinstance(stage, BatchNorm | BatchStatistics):
+            if instruction.op == "batch_stats" and isinstance(stage, Norm | BatchStatistics):
                 instruction = replace(instruction, running=stage.running, shape=shapes[i])
             yield instruction
 
@@ -143,12 +135,14 @@ def _code(stage: Map) -> Code:
     return assemble(stage.function.expr, stage.constants, stage.tensors)
 
 
+def _pools(stage: Stage, rank: int) -> bool:
+    return isinstance(stage, MaxPool | AvgPool | ExtremumPool) and stage.simple(rank)
+
+
 def _pool(stage: Window, rank: int) -> Instruction:
     windows = stage.windows(rank)
     if isinstance(stage, AvgPool):
-        return Instruction(
-            "sum_pool", f0=1 / stage.cells(rank) if stage.divide else 1.0, windows=windows
-        )
+        return Instruction("sum_pool", f0=1 / (stage.divisor(rank) or 1), windows=windows)
     if isinstance(stage, ExtremumPool):
         return Instruction("sign_pool", windows=windows, t0=_name(stage.sign))
     return Instruction("max_pool", windows=windows)
@@ -163,31 +157,42 @@ def _norm(op: str, stage: Any, groups: int = 0) -> Instruction:
     return Instruction(op, i0=groups, f0=stage.eps, t0=weight, t1=bias)
 
 
-_STEPS: dict[type[Stage], Callable[[Any, int], tuple[Instruction, ...]]] = {
-    Map: lambda s, _: (_map(s),),
-    RunningNorm: lambda s, _: (
-        replace(_norm("norm", s), t2=_name(s.running_mean), t3=_name(s.running_var)),
-    ),
-    ChannelSoftmax: lambda s, _: (Instruction("softmax"),),
-    ChannelSum: lambda s, _: (Instruction("sum"),),
-    MaxPool: lambda s, rank: (_pool(s, rank),),
-    AvgPool: lambda s, rank: (_pool(s, rank),),
-    ExtremumPool: lambda s, rank: (_pool(s, rank),),
-    BatchStatistics: lambda s, _: (Instruction("batch_stats"),),
-    BatchApply: lambda s, _: (CUT, _norm("batch_apply", s)),
-    BatchNorm: lambda s, _: (Instruction("batch_stats"), CUT, _norm("batch_apply", s)),
-    GroupNorm: lambda s, _: (
-        Instruction("group_stats", i0=s.num_groups),
-        CUT,
-        _norm("group_apply", s, s.num_groups),
-    ),
-    SpaceSoftmax: lambda s, _: (
-        Instruction("exp_stats" if s.bounded else "max_stats"),
-        CUT,
-        Instruction("exp_apply" if s.bounded else "max_apply"),
-    ),
-}
-_RESIDENT: dict[type[Stage], Callable[[Any], Instruction]] = {
-    GroupNorm: lambda s: _norm("group_norm", s, s.num_groups),
-    SpaceSoftmax: lambda s: Instruction("space_softmax"),
-}
+def _steps(stage: Stage, shape: Shape) -> tuple[Instruction, ...] | None:
+    """The steps that serve a stage on values of this shape; None where the core has none."""
+    rank = len(shape.spatial)
+    sees = stage.sees(rank)
+    if isinstance(stage, Map):
+        return (_map(stage),)
+    if sees is Kind.FORM:
+        return ()
+    if isinstance(stage, Window) and _pools(stage, rank):
+        return (_pool(stage, rank),)
+    if isinstance(stage, Reduce) and stage.name == "sum" and sees is Kind.CHANNEL:
+        return (Instruction("sum"),)
+    if isinstance(stage, Softmax) and sees is Kind.CHANNEL:
+        return (Instruction("softmax"),)
+    if isinstance(stage, Softmax) and sees is Kind.WHOLE:
+        kind = "exp" if stage.bounded else "max"
+        return Instruction(f"{kind}_stats"), CUT, Instruction(f"{kind}_apply")
+    if isinstance(stage, BatchStatistics):
+        return (Instruction("batch_stats"),)
+    if isinstance(stage, BatchApply):
+        return CUT, _norm("batch_apply", stage)
+    if not isinstance(stage, Norm) or sees is Kind.AXES:
+        return None
+    if sees is Kind.POINTWISE:
+        mean, var = _name(stage.running_mean), _name(stage.running_var)
+        return (replace(_norm("norm", stage), t2=mean, t3=var),)
+    if stage.over == "batch":
+        return Instruction("batch_stats"), CUT, _norm("batch_apply", stage)
+    groups = stage.groups(shape)
+    return Instruction("group_stats", i0=groups), CUT, _norm("group_apply", stage, groups)
+
+
+def _resident(stage: Stage, shape: Shape) -> Instruction | None:
+    """The step of a tile that holds all positions of a sample; of the batch, none does."""
+    if isinstance(stage, Softmax):
+        return Instruction("space_softmax")
+    if isinstance(stage, Norm) and stage.over != "batch":
+        return _norm("group_norm", stage, stage.groups(shape))
+    return None

@@ -14,19 +14,11 @@ from transfuse.chain import Chain
 from transfuse.maths.expr import Constant, Expr, Name, folded
 from transfuse.plan import Plan
 from transfuse.problem import Problem, Shape
-from transfuse.stages import Stage, add, clamp, scale, sigmoid, tanh
-from transfuse.stages.channel import ChannelSoftmax, ChannelSum
+from transfuse.stages import Kind, Stage, add, clamp, scale, sigmoid, tanh
+from transfuse.stages.norm import BatchApply, BatchStatistics, Norm
 from transfuse.stages.pointwise import Map
+from transfuse.stages.reduce import Reduce, Softmax
 from transfuse.stages.running import Running
-from transfuse.stages.whole import (
-    BatchApply,
-    BatchNorm,
-    BatchStatistics,
-    GroupNorm,
-    RunningNorm,
-    SpaceSoftmax,
-    Whole,
-)
 from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool, Window
 
 MOST_CHANNELS = 256
@@ -154,8 +146,8 @@ class _Walk:
         chain, problem = self.plan.chain, self.plan.problem
         before, pool, after = self._prologue(chain)
         factor = chain.conv.weight_scale
-        if isinstance(pool, AvgPool) and pool.divide:
-            factor /= pool.cells(chain.conv.rank)
+        if isinstance(pool, AvgPool):
+            factor /= pool.divisor(chain.conv.rank) or 1
         self._epilogue(chain, problem)
         for each in self.passes:
             _check(each, chain.conv.rank)
@@ -164,38 +156,41 @@ class _Walk:
     def _prologue(self, chain: Chain) -> tuple[tuple[Step, ...], Window | None, tuple[Step, ...]]:
         sides: tuple[list[Step], list[Step]] = ([], [])
         pool: Window | None = None
+        rank = chain.conv.rank
         for stage in chain.prologue:
-            if isinstance(stage, AvgPool | MaxPool) and pool is None:
+            steps = _steps(stage, rank) if stage.sees(rank) is Kind.POINTWISE else None
+            if isinstance(stage, AvgPool | MaxPool) and stage.simple(rank) and pool is None:
                 pool = stage
-            elif isinstance(stage, Map | RunningNorm):
-                sides[pool is not None].extend(_STEPS[type(stage)](stage))
+            elif steps is not None:
+                sides[pool is not None].extend(steps)
             else:
                 raise Refused(f"before the convolution it has no kernel for {stage}")
         return _folded(sides[0]), pool, _folded(sides[1])
 
     def _epilogue(self, chain: Chain, problem: Problem) -> None:
         shapes = chain.shapes(problem)
-        self.source, self.convolves = shapes[chain.at + 1], True
+        self.source, self.convolves, rank = shapes[chain.at + 1], True, chain.conv.rank
         self.steps: list[Step | Window | int] = list(self._bias(chain))
         for i, stage in enumerate(chain.epilogue, chain.at + 1):
-            shape = shapes[i]
+            shape, whole = shapes[i], stage.sees(rank) is Kind.WHOLE
+            steps = _steps(stage, rank)
             if isinstance(stage, BatchStatistics):
                 self.statistics.append(_statistic(stage, shape))
                 self.steps.append(len(self.statistics) - 1)
-            elif isinstance(stage, Whole) and (i not in self.plan.resident or _of_batch(stage)):
+            elif whole and (i not in self.plan.resident or _of_batch(stage)):
                 self._cut(stage, shape, again=i in self.plan.recomputed)
-            elif isinstance(stage, Whole):
+            elif whole:
                 self.steps.extend(_resident(stage, shape))
-            elif isinstance(stage, Window):
+            elif isinstance(stage, _POOLS) and stage.simple(rank):
                 self.steps.append(stage)
-                if isinstance(stage, AvgPool) and stage.divide:
-                    cells = stage.cells(chain.conv.rank)
-                    self.steps.append(Step("scale_number", numbers=(1 / cells,)))
-            elif type(stage) in _STEPS:
-                if isinstance(stage, ChannelSum | ChannelSoftmax) and not self._sees(shape):
+                divisor = stage.divisor(rank) if isinstance(stage, AvgPool) else 1
+                if divisor not in (None, 1):
+                    self.steps.append(Step("scale_number", numbers=(1 / divisor,)))
+            elif steps is not None:
+                if stage.sees(rank) is Kind.CHANNEL and not self._sees(shape):
                     self._pass(shape, late=None, stores=True)
                     self.source, self.convolves, self.steps = shape, False, []
-                self.steps.extend(_STEPS[type(stage)](stage))
+                self.steps.extend(steps)
             else:
                 raise Refused(f"it has no kernel for {stage}")
         self._pass(shapes[-1], late=None, stores=True)
@@ -215,7 +210,7 @@ class _Walk:
             return (Step("poison", (dropped,)),)
         return ()
 
-    def _cut(self, stage: Whole, shape: Shape, again: bool) -> None:
+    def _cut(self, stage: Stage, shape: Shape, again: bool) -> None:
         late = None
         if stage.gathers:
             self.statistics.append(_statistic(stage, shape))
@@ -365,12 +360,23 @@ def _map(stage: Map) -> tuple[Step, ...]:
     return (Step("map", tuple(stage.tensors.values()), tuple(numbers), expr=whole),)
 
 
-_STEPS: dict[type[Stage], Callable[[Any], tuple[Step, ...]]] = {
-    Map: lambda s: _map(s),
-    RunningNorm: lambda s: _running_norm(s),
-    ChannelSoftmax: lambda s: (Step("softmax"),),
-    ChannelSum: lambda s: (Step("sum"),),
-}
+_POOLS = MaxPool, AvgPool, ExtremumPool
+
+
+def _steps(stage: Stage, rank: int) -> tuple[Step, ...] | None:
+    """The steps of a tile for a stage that sees no more than it; None where there are none."""
+    sees = stage.sees(rank)
+    if isinstance(stage, Map):
+        return _map(stage)
+    if sees is Kind.FORM:
+        return ()
+    if isinstance(stage, Norm) and sees is Kind.POINTWISE:
+        return _running_norm(stage)
+    if isinstance(stage, Softmax) and sees is Kind.CHANNEL:
+        return (Step("softmax"),)
+    if isinstance(stage, Reduce) and stage.name == "sum" and sees is Kind.CHANNEL:
+        return (Step("sum"),)
+    return None
 
 
 def _affine(stage: Any) -> tuple[Step, ...]:
@@ -378,48 +384,53 @@ def _affine(stage: Any) -> tuple[Step, ...]:
     return weight + ((Step("add", (stage.bias,)),) if stage.bias is not None else ())
 
 
-def _running_norm(stage: RunningNorm) -> tuple[Step, ...]:
+def _running_norm(stage: Norm) -> tuple[Step, ...]:
     mean, var = stage.running_mean, stage.running_var
     assert isinstance(mean, str)
     assert isinstance(var, str)
-    return (Step("running_apply", (mean, var), numbers=(stage.eps,)), *_affine(stage))
+    return (Step("running_apply", (mean, var), numbers=_eps(stage)), *_affine(stage))
 
 
-def _statistic(stage: Whole, shape: Shape) -> Statistic:
-    if isinstance(stage, SpaceSoftmax):
+def _eps(stage: Norm) -> tuple[float]:
+    assert stage.eps is not None, f"{stage} is no engine's"
+    return (stage.eps,)
+
+
+def _statistic(stage: Stage, shape: Shape) -> Statistic:
+    if isinstance(stage, Softmax):
         return Statistic("exponentials" if stage.bounded else "peaks", shape.c)
-    if isinstance(stage, GroupNorm):
-        return Statistic("moments", shape.c, shape.c // int(stage.num_groups), eps=stage.eps)
-    assert isinstance(stage, BatchNorm | BatchStatistics)
-    eps = stage.eps if isinstance(stage, BatchNorm) else 0.0
-    return Statistic("moments", shape.c, over_batch=True, eps=eps, running=stage.running)
+    if isinstance(stage, BatchStatistics):
+        return Statistic("moments", shape.c, over_batch=True, running=stage.running)
+    assert isinstance(stage, Norm)
+    (eps,), size = _eps(stage), shape.c // stage.groups(shape)
+    if _of_batch(stage):
+        return Statistic("moments", shape.c, over_batch=True, eps=eps, running=stage.running)
+    return Statistic("moments", shape.c, size, eps=eps)
 
 
-def _apply(stage: Whole, shape: Shape, at: int) -> tuple[Step, ...]:
+def _apply(stage: Stage, shape: Shape, at: int) -> tuple[Step, ...]:
     halves = ((at, 0), (at, 1))
-    if isinstance(stage, SpaceSoftmax):
+    if isinstance(stage, Softmax):
         op = "bounded_apply" if stage.bounded else "space_apply"
         return (Step(op, halves, count=shape.c),)
-    if isinstance(stage, GroupNorm):
-        groups = int(stage.num_groups)
+    if isinstance(stage, Norm) and not _of_batch(stage):
+        groups = stage.groups(shape)
         step = Step("group_apply", halves, size=shape.c // groups, count=groups)
         return (step, *_affine(stage))
-    assert isinstance(stage, BatchNorm | BatchApply)
     return (Step("batch_apply", halves), *_affine(stage))
 
 
-def _of_batch(stage: Whole) -> bool:
+def _of_batch(stage: Stage) -> bool:
     """Whether a statistic covers all samples, which no program of a later pass holds."""
-    return isinstance(stage, BatchNorm)
+    return isinstance(stage, Norm) and stage.over == "batch"
 
 
-def _resident(stage: Whole, shape: Shape) -> tuple[Step, ...]:
-    if isinstance(stage, SpaceSoftmax):
+def _resident(stage: Stage, shape: Shape) -> tuple[Step, ...]:
+    if isinstance(stage, Softmax):
         return (Step("space_softmax"),)
-    if isinstance(stage, GroupNorm):
-        size = shape.c // int(stage.num_groups)
-        return (Step("group_norm", numbers=(stage.eps,), size=size), *_affine(stage))
-    raise AssertionError(f"one tile holds no batch, as {stage} would need")
+    assert isinstance(stage, Norm)
+    size = shape.c // stage.groups(shape)
+    return (Step("group_norm", numbers=_eps(stage), size=size), *_affine(stage))
 
 
 SOURCES = blake2b(
