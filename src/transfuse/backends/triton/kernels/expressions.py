@@ -41,8 +41,9 @@ def mapped(
 ):
     """A tile after step ``STEP`` of ``S``, a map. One that uses no x gives the same for all."""
     E: tl.constexpr = S.expr[STEP]
+    COUNT: tl.constexpr = S.tensors[STEP]
     values = ()
-    for i in tl.static_range(S.tensors[STEP]):
+    for i in tl.static_range(COUNT):
         values = values + (operand(tensors, S.at[STEP] + i, channel, live, x, AXIS),)
     return tl.broadcast_to(evaluate(E, x, values, numbers, S.number[STEP]), x.shape)
 

@@ -85,6 +85,10 @@ class Block:
     looks: tuple[Look, ...]
     wide: bool
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.block, self.cols.block
+
 
 @dataclass(frozen=True)
 class Laid:

@@ -30,16 +30,16 @@ def each(
     program = tl.program_id(0)
     if B.wide:
         program = program.to(tl.int64)
+    SHAPE: tl.constexpr = B.shape
     ROWS: tl.constexpr = B.rows
     COLS: tl.constexpr = B.cols
-    LOOK: tl.constexpr = B.looks[0]
     across = plain(sizes[2])
     rows, live_rows, _ = side(program // across, sizes, 0, 3, ROWS)
     cols, live_cols, _ = side(program % across, sizes, 1, 3 + B.rows.rank, COLS)
     values = read(pointers, strides, rows, cols, (live_rows, live_cols), 1, COUNT, B, ACC)
-    blank = tl.zeros((B.rows.block, B.cols.block), ACC)
+    blank = tl.zeros(SHAPE, ACC)
     y = tl.broadcast_to(evaluate(E, blank, values, numbers, 0), blank.shape)
-    write(pointers[0], strides[0], rows, cols, live_rows & live_cols, y, LOOK)
+    write(pointers, strides, rows, cols, live_rows & live_cols, y, 0, B)
 
 
 def launches(sweep: Each, at: Callable[[int], int]) -> list[Launch]:

@@ -48,8 +48,8 @@ ENOUGH = 1024
 """Programs that keep a GPU busy."""
 LEAST = 8
 """Blocks that are worth a program of their own."""
-JOINED = 64
-"""Partials of a block, and results."""
+JOINED = (4, 128)
+"""Results of a block, and partials of each."""
 
 @dataclass(frozen=True)
 class Folding:
@@ -169,15 +169,13 @@ def stored(
     ACC: tl.constexpr,
 ):  # fmt: skip
     """The results of what is kept of ``many`` values, through the expression that follows."""
-    LOOK: tl.constexpr = B.looks[0]
     if F.folding == "exponentials" or F.folding == "moments":
-        SECOND: tl.constexpr = B.looks[1]
         if F.folding == "moments":
             first, second = kept[1], quotient(kept[2], kept[0])
         else:
             first, second = kept
-        write(pointers[0], strides[0], rows, cols, live, first, LOOK)
-        write(pointers[1], strides[1], rows, cols, live, second, SECOND)
+        write(pointers, strides, rows, cols, live, first, 0, B)
+        write(pointers, strides, rows, cols, live, second, 1, B)
     else:
         x = kept[0]
         if F.folding == "mean" or F.folding == "squares":
@@ -187,7 +185,7 @@ def stored(
         AFTER: tl.constexpr = F.after
         others = read(pointers, strides, rows, cols, (live, live), 1, F.others, B, ACC)
         y = tl.broadcast_to(evaluate(AFTER, x, others, numbers, F.number), x.shape)
-        write(pointers[0], strides[0], rows, cols, live, y, LOOK)
+        write(pointers, strides, rows, cols, live, y, 0, B)
 
 
 @triton.jit
@@ -196,6 +194,7 @@ def met(
     ACC: tl.constexpr,
 ):  # fmt: skip
     """What is kept after one more block of values: results ``own`` at block ``step`` of the rest."""
+    SHAPE: tl.constexpr = B.shape
     ROWS: tl.constexpr = B.rows
     COLS: tl.constexpr = B.cols
     KIND: tl.constexpr = F.kind
@@ -206,7 +205,7 @@ def met(
     else:
         more, there, _ = side(step, sizes, 0, 3, ROWS)
         values = read(pointers, strides, more, own, (there, live), F.others, F.values, B, ACC)
-    blank = tl.zeros((B.rows.block, B.cols.block), ACC)
+    blank = tl.zeros(SHAPE, ACC)
     v = tl.broadcast_to(evaluate(BEFORE, blank, values, numbers, 0), blank.shape)
     return taken(kept, v, live & there, KIND)
 
@@ -217,6 +216,7 @@ def fold(
     ACC: tl.constexpr,
 ):  # fmt: skip
     """Program (results, share): blocks of values from ``share * run`` on."""
+    SHAPE: tl.constexpr = B.shape
     ROWS: tl.constexpr = B.rows
     COLS: tl.constexpr = B.cols
     KIND: tl.constexpr = F.kind
@@ -233,7 +233,7 @@ def fold(
         own, live, linear = side(block, sizes, 0, 3, ROWS)
     else:
         own, live, linear = side(block, sizes, 1, 3 + B.rows.rank, COLS)
-    kept = nothing(tl.zeros((B.rows.block, B.cols.block), ACC), KIND)
+    kept = nothing(tl.zeros(SHAPE, ACC), KIND)
     for step in range(share * run, tl.minimum(share * run + run, steps)):
         at = step
         if B.wide:
@@ -276,6 +276,7 @@ def join(
     ACC: tl.constexpr,
 ):  # fmt: skip
     """Program (results): the shares of each, joined in order."""
+    SHAPE: tl.constexpr = B.shape
     ROWS: tl.constexpr = B.rows
     COLS: tl.constexpr = B.cols
     KIND: tl.constexpr = F.kind
@@ -283,7 +284,7 @@ def join(
     plane = plain(counts[4]).to(tl.int64)
     own, live, linear = side(tl.program_id(0), sizes, 0, 3, ROWS)
     none, _, _ = side(0, sizes, 1, 3 + B.rows.rank, COLS)
-    kept = nothing(tl.zeros((B.rows.block, B.cols.block), ACC), KIND)
+    kept = nothing(tl.zeros(SHAPE, ACC), KIND)
     for first in range(0, shares, B.cols.block):
         at = first + tl.arange(0, B.cols.block)[None, :]
         here = live & (at < shares)
@@ -330,7 +331,7 @@ def launches(
 
     whole = [launch(fold, found, blocks * shares)]
     if shares > 1:
-        alone = laid(views, Across(kept, JOINED), Across([], JOINED))
+        alone = laid(views, Across(kept, JOINED[0]), Across([], JOINED[1]))
         whole.append(launch(join, alone, alone.rows))
     return whole
 

@@ -95,20 +95,27 @@ def ends(coordinates, windows, WHICH: tl.constexpr, ADAPTIVE: tl.constexpr):
 
 
 @triton.jit
-def tap(first, end, t, inside, known, windows, WHICH: tl.constexpr):
-    """Coordinates of tap ``t``; which are inputs, and which are these or padding."""
+def digits(t, windows):
+    """How far tap ``t`` is from the start of a window, along each axis."""
+    found = ()
+    for i in tl.static_range(len(windows)):
+        window = windows[len(windows) - 1 - i]
+        found = (t % plain(window[2]) * plain(window[5]),) + found  # noqa: RUF005
+        t = t // plain(window[2])
+    return found
+
+
+@triton.jit
+def tap(first, end, off, inside, known, windows, WHICH: tl.constexpr):
+    """Coordinates of a tap; which are inputs, and which are these or padding."""
     found = ()
     for i in tl.static_range(len(first)):
         if WHICH[i] < 0:
             found = found + (first[i],)  # noqa: RUF005
         else:
-            window = windows[WHICH[i]]
-            rest = t
-            for j in tl.static_range(len(windows) - 1, WHICH[i], -1):
-                rest = rest // plain(windows[j][2])
-            at = first[i] + rest % plain(window[2]) * plain(window[5])
+            at = first[i] + off[WHICH[i]]
             inside = inside & (at >= 0) & (at < end[i])
-            known = known & (at < end[i] + plain(window[4]))
+            known = known & (at < end[i] + plain(windows[WHICH[i]][4]))
             found = found + (at,)  # noqa: RUF005
     return found, inside, known
 
@@ -122,12 +129,14 @@ def met(
     OF_ROWS: tl.constexpr = P.rows
     OF_COLS: tl.constexpr = P.cols
     BEFORE: tl.constexpr = P.before
-    at_rows, inside, known = tap(rows, end_rows, t, live, live, windows, OF_ROWS)
-    at_cols, inside, known = tap(cols, end_cols, t, inside, known, windows, OF_COLS)
+    off = digits(t, windows)
+    at_rows, inside, known = tap(rows, end_rows, off, live, live, windows, OF_ROWS)
+    at_cols, inside, known = tap(cols, end_cols, off, inside, known, windows, OF_COLS)
+    FIRST: tl.constexpr = P.others
+    LAST: tl.constexpr = P.values
     values = ()
-    for i in tl.static_range(P.others, P.values):
-        LOOK: tl.constexpr = B.looks[i]
-        to = tl.broadcast_to(spot(pointers[i], strides[i], at_rows, at_cols, LOOK), total.shape)
+    for i in tl.static_range(FIRST, LAST):
+        to = tl.broadcast_to(spot(pointers, strides, at_rows, at_cols, i, B), total.shape)
         values = values + (tl.load(to, mask=inside, other=0.0).to(ACC),)  # noqa: RUF005
     v = tl.broadcast_to(evaluate(BEFORE, total, values, numbers, 0), total.shape)
     if P.folding == "max":
@@ -153,18 +162,18 @@ def slide(
     program = tl.program_id(0)
     if B.wide:
         program = program.to(tl.int64)
+    SHAPE: tl.constexpr = B.shape
     ROWS: tl.constexpr = B.rows
     COLS: tl.constexpr = B.cols
     OF_ROWS: tl.constexpr = P.rows
     OF_COLS: tl.constexpr = P.cols
-    LOOK: tl.constexpr = B.looks[0]
     AFTER: tl.constexpr = P.after
     across = plain(sizes[2])
     rows, live_rows, _ = side(program // across, sizes, 0, 3, ROWS)
     cols, live_cols, _ = side(program % across, sizes, 1, 3 + B.rows.rank, COLS)
     live = live_rows & live_cols
     others = read(pointers, strides, rows, cols, (live_rows, live_cols), 1, P.others, B, ACC)
-    total = tl.zeros((B.rows.block, B.cols.block), ACC)
+    total = tl.zeros(SHAPE, ACC)
     count = total
     flip = 1.0
     if P.folding == "sign":
@@ -187,7 +196,7 @@ def slide(
             count += number(numbers, P.divisor, count)
         total = quotient(total, count)
     y = tl.broadcast_to(evaluate(AFTER, total, others, numbers, P.number), total.shape)
-    write(pointers[0], strides[0], rows, cols, live, y, LOOK)
+    write(pointers, strides, rows, cols, live, y, 0, B)
 
 
 def launches(sweep: Slide, at: Callable[[int], int]) -> list[Launch]:

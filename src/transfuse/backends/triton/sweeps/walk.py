@@ -19,13 +19,14 @@ def plain(number):
 def side(at, sizes, TILES: tl.constexpr, FIRST: tl.constexpr, S: tl.constexpr):
     """The coordinates of block ``at`` of a side, which of them there are, their linear index."""
     index = tl.expand_dims(tl.arange(0, S.block), 1 - S.dim)
+    RANK: tl.constexpr = S.rank
     LAST: tl.constexpr = FIRST + S.rank - 1
     inner = plain(sizes[LAST]) * S.unit
     coordinates = ()
     if S.flat:
         index = at * S.block + index
         rest = index
-        for i in tl.static_range(S.rank - 1):
+        for i in tl.static_range(RANK - 1):
             size = plain(sizes[LAST - i])
             coordinates = (rest % size,) + coordinates  # noqa: RUF005
             rest = rest // size
@@ -39,7 +40,7 @@ def side(at, sizes, TILES: tl.constexpr, FIRST: tl.constexpr, S: tl.constexpr):
         rest = at // tiles
         linear = rest * inner + own
         coordinates = (own,)
-        for i in tl.static_range(1, S.rank):
+        for i in tl.static_range(1, RANK):
             size = plain(sizes[LAST - i])
             coordinates = (rest % size,) + coordinates  # noqa: RUF005
             rest = rest // size
@@ -61,28 +62,32 @@ def moved(
 
 
 @triton.jit
-def spot(pointer, strides, rows, cols, L: tl.constexpr):
-    """Pointers to the elements of a block; of size 1 along a side that a view does not move on."""
-    ROWS: tl.constexpr = L.rows
-    COLS: tl.constexpr = L.cols
-    to = pointer + plain(strides[0]).to(tl.int64) * L.unit
-    to = moved(to, rows, strides, 1, ROWS, L.unit)
-    return moved(to, cols, strides, 1 + len(rows), COLS, L.unit)
+def spot(pointers, strides, rows, cols, V: tl.constexpr, B: tl.constexpr):
+    """Pointers to a block of view ``V``; of size 1 along a side on which the view does not move."""
+    ROWS: tl.constexpr = B.looks[V].rows
+    COLS: tl.constexpr = B.looks[V].cols
+    UNIT: tl.constexpr = B.looks[V].unit
+    to = pointers[V] + plain(strides[V][0]).to(tl.int64) * UNIT
+    to = moved(to, rows, strides[V], 1, ROWS, UNIT)
+    return moved(to, cols, strides[V], 1 + len(rows), COLS, UNIT)
 
 
 @triton.jit
-def fetched(to, live, L: tl.constexpr, ACC: tl.constexpr):
-    """What pointers point to; ``live`` tells which rows and columns there are."""
-    ROWS: tl.constexpr = L.rows == "any" or L.rows == "next"
-    COLS: tl.constexpr = L.cols == "any" or L.cols == "next"
-    if ROWS and COLS:
-        return tl.load(to, mask=live[0] & live[1], other=0.0).to(ACC)
-    elif ROWS:
-        return tl.load(to, mask=live[0], other=0.0).to(ACC)
-    elif COLS:
-        return tl.load(to, mask=live[1], other=0.0).to(ACC)
+def fetched(pointers, strides, rows, cols, live, V: tl.constexpr, B: tl.constexpr):
+    """A block of view ``V``; ``live`` tells which rows and columns there are."""
+    ROWS: tl.constexpr = B.looks[V].rows
+    COLS: tl.constexpr = B.looks[V].cols
+    DOWN: tl.constexpr = ROWS == "any" or ROWS == "next"
+    ALONG: tl.constexpr = COLS == "any" or COLS == "next"
+    to = spot(pointers, strides, rows, cols, V, B)
+    if DOWN and ALONG:
+        return tl.load(to, mask=live[0] & live[1], other=0.0)
+    elif DOWN:
+        return tl.load(to, mask=live[0], other=0.0)
+    elif ALONG:
+        return tl.load(to, mask=live[1], other=0.0)
     else:
-        return tl.load(to).to(ACC)
+        return tl.load(to)
 
 
 @triton.jit
@@ -93,18 +98,16 @@ def read(
     """The views from ``FIRST`` up to ``LAST`` at the elements of a block, as a tuple."""
     found = ()
     for i in tl.static_range(FIRST, LAST):
-        LOOK: tl.constexpr = B.looks[i]
-        to = spot(pointers[i], strides[i], rows, cols, LOOK)
-        found = found + (fetched(to, live, LOOK, ACC),)  # noqa: RUF005
+        found = found + (fetched(pointers, strides, rows, cols, live, i, B).to(ACC),)  # noqa: RUF005
     return found
 
 
 @triton.jit
-def write(pointer, strides, rows, cols, live, value, L: tl.constexpr):
-    """Store a block; along a side that the view does not move on, it has size 1."""
-    KIND: tl.constexpr = pointer.dtype.element_ty
+def write(pointers, strides, rows, cols, live, value, V: tl.constexpr, B: tl.constexpr):
+    """Store a block in view ``V``; along a side on which that does not move, it has size 1."""
+    KIND: tl.constexpr = pointers[V].dtype.element_ty
     if value.dtype == tl.float64 and KIND != tl.float64:
         value = value.to(tl.float32)  # as torch rounds
-    to = spot(pointer, strides, rows, cols, L)
+    to = spot(pointers, strides, rows, cols, V, B)
     to, value = tl.broadcast(to, value)
     tl.store(to, narrow(value, KIND), mask=tl.broadcast_to(live, value.shape))
