@@ -1,6 +1,6 @@
 """A plan as launches: which steps run in which kernel, what is gathered, what is stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -340,24 +340,33 @@ def _map(stage: Map) -> tuple[Step, ...]:
         return make(*stage.arguments)
     if not stage.per_channel:
         raise Refused(f"it reads one value per channel, not as many as {stage} has")
-    tensors, names = list(stage.tensors), list(stage.constants)
     numbers = list(stage.constants.values())
+    try:
+        whole = parts(stage.function.expr, list(stage.tensors), numbers, list(stage.constants))
+    except Refused as reason:
+        raise Refused(f"{stage} {reason}") from None
+    return (Step("map", tuple(stage.tensors.values()), tuple(numbers), expr=whole),)
+
+
+def parts(
+    expr: Expr, tensors: Sequence[str], numbers: list[float], named: Sequence[str] = ()
+) -> Part:
+    """An expression as kernels take it; its constants join the numbers, the first are ``named``."""
 
     def leaf(each: Expr) -> Part:
         if isinstance(each, Constant):
             numbers.append(each.value)
             return Part("number", len(numbers) - 1)
         assert isinstance(each, Name)
-        if each.name in names:
-            return Part("number", names.index(each.name))
+        if each.name in named:
+            return Part("number", named.index(each.name))
         return Part("tensor", tensors.index(each.name)) if each.name in tensors else Part("x")
 
-    expr = stage.function.expr
     size = folded(expr, lambda _: 1, lambda _, sizes: 1 + sum(sizes))
     if size > MOST_PARTS:
-        raise Refused(f"{stage} unfolds to {size} parts; {MOST_PARTS} is the most")
-    whole = folded(expr, leaf, lambda each, parts: Part(each.primitive, parts=tuple(parts)))
-    return (Step("map", tuple(stage.tensors.values()), tuple(numbers), expr=whole),)
+        raise Refused(f"unfolds to {size} parts; {MOST_PARTS} is the most")
+    whole: Part = folded(expr, leaf, lambda each, found: Part(each.primitive, parts=tuple(found)))
+    return whole
 
 
 _POOLS = MaxPool, AvgPool, ExtremumPool
@@ -451,12 +460,14 @@ class Table:
     count: tuple[int, ...] = ()
     factor: tuple[int, ...] = ()  # where it stands; -1: none
     expr: tuple[Part | None, ...] = ()  # of maps
+    tensors: tuple[int, ...] = ()  # how many
     sources: str = SOURCES
 
     def rest(self, first: int) -> "Table":
         """The steps from ``first`` on."""
         columns = (self.ops, self.at, self.number, self.size, self.count, self.factor, self.expr)
-        return Table(*(each[first:] for each in columns))  # type: ignore[arg-type]
+        rest = (each[first:] for each in (*columns, self.tensors))
+        return Table(*rest)  # type: ignore[arg-type]
 
 
 class Arguments:
@@ -484,6 +495,7 @@ class Arguments:
             tuple(step.count for step in steps),
             tuple(factors),
             tuple(step.expr for step in steps),
+            tuple(len(step.tensors) for step in steps),
         )
 
     def sign(self, window: Window | None) -> int:

@@ -2,12 +2,8 @@
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-
 from transfuse.backends.triton import config as tiling
 from transfuse.backends.triton.draft import OUT, Draft, Place, X, apart, gathered, kind_of
-from transfuse.backends.triton.frame import Frames, watched
 from transfuse.backends.triton.launch import UNREAD
 from transfuse.backends.triton.launches import (
     convolve,
@@ -18,47 +14,16 @@ from transfuse.backends.triton.launches import (
     statistics,
 )
 from transfuse.backends.triton.lower import Pass
+from transfuse.backends.triton.sequence import Sequence
 from transfuse.backends.triton.tile import Tile
 
 
-class Recipe:
+class Recipe(Sequence):
     """The launches of one program for tensors that lie in one way."""
 
     def __init__(self, draft: Draft, choose: Callable[[Pass, tiling.Shape], tiling.Config]) -> None:
         self.engines = _write(draft, choose)  # of the passes that convolve
-        self.device, self.launches = draft.device, draft.launches
-        self.scratch, self.bytes = draft.scratch, draft.bytes
-        self.ready = False
-        self.frames: Frames | None = None
-
-    def __call__(self, tensors: list[Tensor]) -> None:
-        """Run on x, weight, out and the operands."""
-        scratch = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
-        if not self.ready:
-            self._first(tensors, scratch)
-            return
-        given, base = [tensor.data_ptr() for tensor in tensors], scratch.data_ptr()
-        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-        if self.frames is not None and not watched():
-            self.frames(given, base, stream)
-            return
-        memory = [*given, *(base + at for at, _, _ in self.scratch)]
-        for launch in self.launches:
-            launch.again(memory, stream)
-
-    def _first(self, tensors: list[Tensor], scratch: Tensor) -> None:
-        """The first call compiles, from tensors; later ones need no more than addresses."""
-        memory = list(tensors)
-        for at, size, dtype in self.scratch:
-            memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
-        for launch in self.launches:  # all of them before one runs: none may be known to be wrong
-            launch.compile(memory)
-        for launch in self.launches:
-            launch.first(memory)
-        if self.device.type == "cuda":
-            given, offsets = [t.data_ptr() for t in tensors], [at for at, _, _ in self.scratch]
-            self.frames = Frames.of(self.launches, given, offsets, scratch.data_ptr())
-            self.ready = True
+        super().__init__(draft.device, draft.launches, draft.scratch, draft.bytes)
 
 
 def _write(draft: Draft, choose: Callable[[Pass, tiling.Shape], tiling.Config]) -> list[str]:

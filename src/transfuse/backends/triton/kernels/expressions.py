@@ -41,35 +41,35 @@ def mapped(
 ):
     """A tile after step ``STEP`` of ``S``, a map. One that uses no x gives the same for all."""
     E: tl.constexpr = S.expr[STEP]
-    y = evaluate(E, x, channel, live, tensors, S.at[STEP], numbers, S.number[STEP], AXIS)
-    return tl.broadcast_to(y, x.shape)
+    COUNT: tl.constexpr = S.tensors[STEP]
+    values = ()
+    for i in tl.static_range(COUNT):
+        values = values + (operand(tensors, S.at[STEP] + i, channel, live, x, AXIS),)
+    return tl.broadcast_to(evaluate(E, x, values, numbers, S.number[STEP]), x.shape)
 
 
 @triton.jit
-def evaluate(
-    E: tl.constexpr, x, channel, live, tensors, T: tl.constexpr, numbers, N: tl.constexpr,
-    AXIS: tl.constexpr,
-):  # fmt: skip
-    """The value of expression ``E``; its tensors begin at ``T``, its numbers at ``N``."""
+def evaluate(E: tl.constexpr, x, values, numbers, N: tl.constexpr):
+    """The value of expression ``E``; ``values`` are its tensors, its numbers begin at ``N``."""
     if E.op == "x":
         return x
     elif E.op == "number":
         return number(numbers, N + 3 * E.at, x)
     elif E.op == "tensor":
-        return operand(tensors, T + E.at, channel, live, x, AXIS)
+        return values[E.at]
     else:
         FIRST: tl.constexpr = E.parts[0]
-        a = evaluate(FIRST, x, channel, live, tensors, T, numbers, N, AXIS)
+        a = evaluate(FIRST, x, values, numbers, N)
         if len(E.parts) == 1:
             return of_one(E, a)
         else:
             SECOND: tl.constexpr = E.parts[1]
-            b = evaluate(SECOND, x, channel, live, tensors, T, numbers, N, AXIS)
+            b = evaluate(SECOND, x, values, numbers, N)
             if len(E.parts) == 2:
                 return of_two(E, a, b)
             else:
                 THIRD: tl.constexpr = E.parts[2]
-                c = evaluate(THIRD, x, channel, live, tensors, T, numbers, N, AXIS)
+                c = evaluate(THIRD, x, values, numbers, N)
                 return of_three(E, a, b, c)
 
 

@@ -20,6 +20,15 @@ def smaller(a, b):
 
 
 @triton.jit
+def quotient(a, b):
+    """``a / b``, rounded to nearest."""
+    if a.dtype == tl.float64:
+        return a / b
+    else:
+        return tl.div_rn(a, b)
+
+
+@triton.jit
 def negative(x):
     """``x < 0``"""
     if INTERPRETED and x.dtype == tl.bfloat16:
