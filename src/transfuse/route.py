@@ -117,6 +117,7 @@ def route(chain: Chain, problem: Problem, refuses: Refuses) -> Route:
 
     Raises ``ValueError`` with the reason where it takes none.
     """
+    chain = chain.typed(problem)
     whole = reason = refuses(chain, problem)
     if not whole:
         return Route(chain, problem, (), chain, (), (), "")

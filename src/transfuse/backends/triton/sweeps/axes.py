@@ -38,9 +38,13 @@ def merged(found: Iterable[Axis], key: Sequence[int]) -> list[Axis]:
     joined: list[Axis] = []
     for axis in ordered:
         slides = joined and max(joined[-1].window, axis.window) >= 0
-        if joined and not slides and all(
-            outer == inner * axis.size
-            for outer, inner in zip(joined[-1].strides, axis.strides, strict=True)
+        if (
+            joined
+            and not slides
+            and all(
+                outer == inner * axis.size
+                for outer, inner in zip(joined[-1].strides, axis.strides, strict=True)
+            )
         ):
             axis = Axis(joined.pop().size * axis.size, axis.strides)
         joined.append(axis)

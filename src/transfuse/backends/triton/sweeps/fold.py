@@ -51,6 +51,7 @@ LEAST = 8
 JOINED = (4, 128)
 """Results of a block, and partials of each."""
 
+
 @dataclass(frozen=True)
 class Folding:
     """What a fold's kernels are compiled for, beside where its views lie.

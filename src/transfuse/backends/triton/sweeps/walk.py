@@ -48,9 +48,7 @@ def side(at, sizes, TILES: tl.constexpr, FIRST: tl.constexpr, S: tl.constexpr):
 
 
 @triton.jit
-def moved(
-    to, coordinates, strides, FIRST: tl.constexpr, KIND: tl.constexpr, UNIT: tl.constexpr
-):
+def moved(to, coordinates, strides, FIRST: tl.constexpr, KIND: tl.constexpr, UNIT: tl.constexpr):
     """A pointer moved to coordinates of a side."""
     if KIND != "none":
         for i in tl.static_range(len(coordinates)):
