@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from transfuse.stages.whole import BatchApply, BatchStatistics, SpaceSoftmax
 
 from transfuse import maths
 from transfuse.cases import Case
@@ -40,7 +41,6 @@ from transfuse.stages import (
     sqrt,
     tanh,
 )
-from transfuse.stages.whole import BatchApply, BatchStatistics, SpaceSoftmax
 from transfuse.stages.window import AvgPool, ExtremumPool
 
 Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]

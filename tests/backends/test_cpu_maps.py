@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from transfuse.stages.channel import ChannelSum
 
 import transfuse
 from transfuse import fills
@@ -40,7 +41,6 @@ from transfuse.stages import (
     softmax,
 )
 from transfuse.stages import sum as channel_sum
-from transfuse.stages.channel import ChannelSum
 from transfuse.stages.text import KNOWN
 
 gated = pointwise(lambda x, skip, least: skip * x * x + skip + (x - least))

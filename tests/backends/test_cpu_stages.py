@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transfuse.stages.channel import ChannelSum
+from transfuse.stages.whole import SpaceSoftmax, Whole
 
 import transfuse
 from transfuse import fills, plan, stages
@@ -46,8 +48,6 @@ from transfuse.stages import (
     tanh,
 )
 from transfuse.stages import sum as channel_sum
-from transfuse.stages.channel import ChannelSum
-from transfuse.stages.whole import SpaceSoftmax, Whole
 
 BACKEND = cpu.Cpu()
 GUARD = 256

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transfuse.stages.whole import BatchNorm, BatchStatistics, RunningNorm
 
 import transfuse
 from transfuse import Chain, Problem
@@ -24,7 +25,6 @@ from transfuse.stages import (
     scale,
     tanh,
 )
-from transfuse.stages.whole import BatchNorm, BatchStatistics, RunningNorm
 
 Z = torch.randn(2, 3, 4, 4)
 MEAN, VAR = torch.zeros(3), torch.ones(3)

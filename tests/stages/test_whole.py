@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transfuse.stages.whole import BatchApply, BatchStatistics, SpaceSoftmax, Whole
 
 from transfuse.problem import Shape
 from transfuse.stages import Kind, Stage, batch_norm, group_norm, softmax
-from transfuse.stages.whole import BatchApply, BatchStatistics, SpaceSoftmax, Whole
 
 SHAPES = [(3, 4, 5), (2, 4, 3, 5), (2, 4, 2, 3, 2), (1, 4, 7)]
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)

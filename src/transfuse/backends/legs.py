@@ -290,7 +290,11 @@ def _whole(buffer: Buffer) -> Buffer:
 
 
 def _dense(buffer: Buffer, dtype: torch.dtype, last: bool) -> Tensor:
-    form = torch.contiguous_format
-    if last and not buffer.statistic and len(buffer.dims) > 3:
-        form = torch.channels_last if len(buffer.dims) == 4 else torch.channels_last_3d
+    form = memory_format(buffer.dims, last and not buffer.statistic)
     return torch.empty(buffer.dims, dtype=dtype, device="meta", memory_format=form)
+
+
+def memory_format(dims: Sequence[int], last: bool) -> torch.memory_format:
+    """Channels innermost where ``last`` and torch has a name for it."""
+    known = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return known.get(len(dims) if last else 0, torch.contiguous_format)

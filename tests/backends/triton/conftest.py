@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from torch import Tensor
+from transfuse.stages.channel import ChannelSum
 
 from transfuse import fills
 from transfuse.accuracy import Oracle, longest_sum, terms
 from transfuse.backends.triton import Triton
 from transfuse.chain import Chain
 from transfuse.problem import Problem
-from transfuse.stages.channel import ChannelSum
 
 Fill = Callable[[Chain, Problem, int], tuple[Tensor, Tensor, dict[str, Tensor]]]
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transfuse.stages.whole import SpaceSoftmax
 
 from transfuse import fills, stages
 from transfuse.backends.triton import Triton
@@ -35,7 +36,6 @@ from transfuse.stages import (
     tanh,
 )
 from transfuse.stages import sum as channel_sum
-from transfuse.stages.whole import SpaceSoftmax
 
 # A program costs the interpreter milliseconds, whatever it holds: few of them, and never just one.
 TILES: list[tuple[Any, ...]] = [
@@ -249,9 +249,9 @@ def test_whole_stages(
 @pytest.mark.parametrize(
     ("machine", "kernels"),
     [
-        ("store", "prepare convolve convolve merge finish merge finish"),
-        ("resident", "prepare convolve convolve merge finish"),
-        ("recompute", "prepare convolve convolve merge convolve convolve merge convolve convolve"),
+        ("store", "pack convolve convolve merge finish merge finish"),
+        ("resident", "pack convolve convolve merge finish"),
+        ("recompute", "pack convolve convolve merge convolve convolve merge convolve convolve"),
     ],
 )
 def test_plans_differ_in_their_launches(machine: str, kernels: str, interpreter: Any) -> None:

@@ -11,7 +11,7 @@ from triton import knobs
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from transfuse.backends.triton.faults import spills_over
+from transfuse.backends.triton.miscompiles import spills_over
 from transfuse.backends.triton.versions import FUSING, mend_interpreter
 from transfuse.errors import Declined
 

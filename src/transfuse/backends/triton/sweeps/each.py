@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Each: every element of the result from elements of other tensors."""
 
 from collections.abc import Callable, Sequence
@@ -6,7 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.kernels.expressions import evaluate
+from transfuse.backends.triton.epilogue.expressions import evaluate
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import parts
 from transfuse.backends.triton.sweeps.axes import Across, Axis, Laid, axes, laid, merged, widest

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Fold: one result for all elements along some axes.
 
 Where results are few and what is folded is long, several programs share a result: each leaves a
@@ -17,9 +18,9 @@ import torch
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.kernels.expressions import evaluate
-from transfuse.backends.triton.kernels.numbers import larger, quotient, smaller
-from transfuse.backends.triton.kernels.statistics import merge_moments
+from transfuse.backends.triton.epilogue.arithmetic import larger, quotient, smaller
+from transfuse.backends.triton.epilogue.expressions import evaluate
+from transfuse.backends.triton.epilogue.statistics_kernel import merge_moments
 from transfuse.backends.triton.launch import UNREAD, At, Launch
 from transfuse.backends.triton.lower import Part, parts
 from transfuse.backends.triton.sweeps.axes import (

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import triton.language as tl
 
+from transfuse.backends.triton.epilogue.op_table import thirds
 from transfuse.backends.triton.launch import All
-from transfuse.backends.triton.lower import thirds
 from transfuse.backends.triton.sweeps.axes import Laid
 from transfuse.sweeps import View
 

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Slide: one result for each window.
 
 A window is walked tap by tap, all taps in one loop. An axis along which windows are one element,
@@ -11,9 +12,9 @@ from math import prod
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.kernels.expressions import evaluate
-from transfuse.backends.triton.kernels.numbers import larger, quotient
-from transfuse.backends.triton.kernels.operands import number
+from transfuse.backends.triton.epilogue.arithmetic import larger, quotient
+from transfuse.backends.triton.epilogue.expressions import evaluate
+from transfuse.backends.triton.epilogue.operands import number
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import Part, parts
 from transfuse.backends.triton.sweeps.axes import Across, Axis, Laid, laid, merged, told, widest

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Where the elements of a block lie, for every kernel of a sweep.
 
 ``B`` is an ``axes.Block``. Sizes and strides are integers as ``axes.told`` tells them.
@@ -6,7 +7,7 @@
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.kernels.numbers import narrow
+from transfuse.backends.triton.epilogue.arithmetic import narrow
 
 
 @triton.jit
