@@ -7,6 +7,7 @@ as ``hardshrink``: a value next to the jump may fall on either side, and no boun
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from transfuse import stages as s
 from transfuse.chain import Chain
@@ -168,8 +169,9 @@ def _gated(x, gate):  # type: ignore[no-untyped-def]
 def _over_axes(random: Random, shape: Shape, tensors: Tensors) -> tuple[Stage, ...]:
     """A softmax over any axes but the samples', or a reduction that keeps them."""
     axes = list(range(1, len(shape.dims)))
-    dim = tuple(sorted(random.sample(axes, random.randint(1, len(axes)))))
-    dim = random.choice((dim, "channels", "space"))  # type: ignore[assignment]
+    some = tuple(sorted(random.sample(axes, random.randint(1, len(axes)))))
+    dims: tuple[Any, ...] = (some, "channels", "space")
+    dim = random.choice(dims)
     reduction = random.choice((s.sum, s.mean, s.amax, s.amin, s.logsumexp))
     if random.random() < 0.6:
         return (random.choice((s.softmax, s.log_softmax))(dim),)

@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from transfuse.backends.legs import memory_format
 from transfuse.backends.triton import Tiles, lower, tuned
 from transfuse.backends.triton.axes import Five, five, three
 from transfuse.backends.triton.draft import Draft
