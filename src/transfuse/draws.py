@@ -48,6 +48,7 @@ class Size:
 
 SMALL = Size((1, 2, 3), (4, 8, 12), {1: (3, 24), 2: (3, 9), 3: (2, 5)}, 20_000)
 LARGE = Size((2, 4, 8), (16, 32, 64), {1: (512, 4096), 2: (24, 64), 3: (8, 14)}, 6_000_000)
+HUGE = Size((16, 32, 64), (32, 64, 128), {1: (4096, 16384), 2: (48, 128), 3: (14, 28)}, 150_000_000)
 
 
 def drawn(
@@ -158,11 +159,12 @@ def _with_tensor(random: Random, shape: Shape, tensors: Tensors) -> tuple[Stage,
     """An element stage with a tensor: per channel, as large as the values, or broadcast."""
     kept = [size if random.random() < 0.5 else 1 for size in shape.dims]
     tensor = random.choice((tensors.channel, tensors.full, lambda _: tensors.named(*kept)))(shape)
-    gated = s.pointwise(_gated)
     return (random.choice((s.add, s.sub, s.scale, s.maximum, s.minimum, gated, s.prelu))(tensor),)
 
 
-def _gated(x, gate):  # type: ignore[no-untyped-def]
+@s.pointwise
+def gated(x: Any, gate: Any) -> Any:
+    """A stage of a user's own, with x used twice."""
     return x * s.sigmoid(gate) + s.tanh(x)
 
 
