@@ -209,22 +209,14 @@ class _Map:
 
     def __init__(self, code: Code) -> None:
         self._operands = code.operands
-        self._numbers = (ctypes.c_double * len(code.numbers))(*code.numbers)
-        Three = ctypes.c_uint8 * 3
-        self._code = (library.MapInstruction * len(code.instructions))(
-            *(
-                library.MapInstruction(primitive, to, Three(*sources))
-                for primitive, to, *sources in code.instructions
-            )
-        )
+        self._code = code.structure()
 
     def on(self, operands: Mapping[str, Tensor]) -> Any:
         """A pointer to the map with the addresses of its operands; it keeps what it points to."""
         addresses = (ctypes.c_void_p * len(self._operands))(
             *(operands[name].data_ptr() for name in self._operands)
         )
-        sizes = (len(self._numbers), len(addresses), len(self._code))
-        return ctypes.pointer(library.Map(*sizes, self._numbers, addresses, self._code))
+        return ctypes.pointer(library.Map(self._code, addresses))
 
 
 def _finite(core: ctypes.CDLL, values: Tensor) -> bool:

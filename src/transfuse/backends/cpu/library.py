@@ -27,18 +27,40 @@ OPS = (
 ELEMENTS = ("fp32", "fp64", "fp16", "bf16")
 """The element types in the order of ``enum transfuse_element``."""
 
+KINDS = ("each", "fold", "slide")
+"""The kinds of sweeps in the order of ``enum transfuse_kind``."""
+FOLDINGS = (
+    *("sum", "mean", "max", "min"),
+    *("logsumexp", "exponentials", "moments", "squares", "sign"),
+)
+"""What sweeps fold to, in the order of ``enum transfuse_folding``."""
+
 Sizes = ctypes.c_int64 * 3
 Strides = ctypes.c_int64 * 5
+Axes = ctypes.c_int64 * 9
 Digest = ctypes.c_uint64 * 2
 
 
-class MapInstruction(ctypes.Structure):
+class Instruction(ctypes.Structure):
     """``transfuse_instruction``"""
 
     _fields_ = (
-        ("primitive", ctypes.c_uint8),
-        ("to", ctypes.c_uint8),
-        ("from", ctypes.c_uint8 * 3),
+        ("primitive", ctypes.c_uint16),
+        ("to", ctypes.c_uint16),
+        ("from", ctypes.c_uint16 * 3),
+    )
+
+
+class Code(ctypes.Structure):
+    """``transfuse_code``"""
+
+    _fields_ = (
+        ("numbers_count", ctypes.c_int32),
+        ("operands_count", ctypes.c_int32),
+        ("registers_count", ctypes.c_int32),
+        ("length", ctypes.c_int32),
+        ("numbers", ctypes.POINTER(ctypes.c_double)),
+        ("instructions", ctypes.POINTER(Instruction)),
     )
 
 
@@ -46,12 +68,8 @@ class Map(ctypes.Structure):
     """``transfuse_map``"""
 
     _fields_ = (
-        ("numbers_count", ctypes.c_int32),
-        ("operands_count", ctypes.c_int32),
-        ("code_count", ctypes.c_int32),
-        ("numbers", ctypes.POINTER(ctypes.c_double)),
+        ("code", Code),
         ("operands", ctypes.POINTER(ctypes.c_void_p)),
-        ("code", ctypes.POINTER(MapInstruction)),
     )
 
 
@@ -102,6 +120,44 @@ class Program(ctypes.Structure):
         ("output", ctypes.c_void_p),
         ("output_strides", Strides),
         ("weight_scale", ctypes.c_double),
+    )
+
+
+class View(ctypes.Structure):
+    """``transfuse_view``"""
+
+    _fields_ = (
+        ("element", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+        ("strides", Axes),
+    )
+
+
+class Sweep(ctypes.Structure):
+    """``transfuse_sweep``"""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("folding", ctypes.c_int32),
+        ("kept", ctypes.c_int32),
+        ("folded", ctypes.c_int32),
+        ("across", ctypes.c_int32),
+        ("sizes", Axes),
+        ("values_count", ctypes.c_int32),
+        ("others_count", ctypes.c_int32),
+        ("values", ctypes.POINTER(View)),
+        ("others", ctypes.POINTER(View)),
+        ("outs", View * 2),
+        ("before", ctypes.POINTER(Code)),
+        ("after", ctypes.POINTER(Code)),
+        ("inputs", Sizes),
+        ("kernel", Sizes),
+        ("stride", Sizes),
+        ("padding", Sizes),
+        ("dilation", Sizes),
+        ("adaptive", ctypes.c_int32),
+        ("counts_padding", ctypes.c_int32),
+        ("divisor", ctypes.c_double),
     )
 
 
@@ -156,10 +212,15 @@ def abi() -> list[str]:
         f"elements {' '.join(ELEMENTS)}",
         f"operations {' '.join(OPS).upper()}",
         f"primitives {' '.join(ARITY).upper()}",
-        layout("instruction", MapInstruction),
+        f"kinds {' '.join(KINDS).upper()}",
+        f"foldings {' '.join(FOLDINGS).upper()}",
+        layout("instruction", Instruction),
+        layout("code", Code),
         layout("map", Map),
         layout("step", Step),
         layout("program", Program),
+        layout("view", View),
+        layout("sweep", Sweep),
     ]
 
 
@@ -206,6 +267,7 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_finite.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
     core.transfuse_finite.errcheck = _given
     core.transfuse_run.argtypes = (program, ctypes.c_int32)
+    core.transfuse_sweep_run.argtypes = (ctypes.POINTER(Sweep), ctypes.c_int32)
     return core
 
 

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "program.h"
+#include "vector.h"
 
 namespace TF_NAMESPACE {
 
@@ -32,6 +33,19 @@ struct Bf16 {
             bits = uint16_t((wide + 0x7fff + ((wide >> 16) & 1)) >> 16);
     }
 };
+
+static inline int bytes_of(int element) { return element == TF_F64 ? 8 : element == TF_F32 ? 4 : 2; }
+
+// A vector of elements, in the compute type.
+template <class T, class E> TF_INLINE Vec<T> widened(const E* p) {
+    if constexpr (std::is_same<E, T>::value) {
+        return load(p);
+    } else {
+        Vec<T> v;
+        for (int i = 0; i < LANES<T>; i++) v[i] = T(p[i]);
+        return v;
+    }
+}
 
 // Calls f with a null pointer of the storage type.
 template <class F> static inline void with_element(int element, F f) {

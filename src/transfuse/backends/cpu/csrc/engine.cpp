@@ -28,7 +28,7 @@ template <class T> class Engine {
           at(division.at) {
         for (int i = 0; i < p.steps_count; i++) {
             lines.push_back(operand(p.steps[i], at[i].channels));
-            maps.emplace_back(p.steps[i].op == TF_MAP ? p.steps[i].map : nullptr);
+            maps.emplace_back(p.steps[i].op == TF_MAP ? &p.steps[i].map->code : nullptr);
         }
         statistics.resize(p.steps_count);
     }
@@ -108,7 +108,7 @@ template <class T> class Engine {
     std::vector<T> map_lines(const transfuse_step& s, const Channels& c) const {
         std::vector<T> all;
         const int64_t slots = c.slots / p.parts, times = std::max<int64_t>(1, strip_of(slots) / slots);
-        for (int i = 0; i < s.map->operands_count; i++) {
+        for (int i = 0; i < s.map->code.operands_count; i++) {
             const auto line = by_slot(s.map->operands[i], c, 0);
             for (int64_t part = 0; part < p.parts; part++)
                 for (int64_t k = 0; k < times; k++)
@@ -138,19 +138,9 @@ template <class T> class Engine {
     }
 
     void map_row(size_t i, T* v, int64_t n, int64_t slot) const {
-        constexpr int64_t strip = STRIP * LANES<T>;
         From<T> from[UINT8_MAX];
         map_operands(i, 0, slot, true, from);
-        for (int64_t k = 0; k < n; k += strip) {
-            const int64_t count = std::min(strip, n - k), whole = count / LANES<T> * LANES<T>;
-            if (whole) maps[i](v + k, whole, from);
-            if (whole < count) {
-                T rest[LANES<T>] = {};
-                std::copy(v + k + whole, v + k + count, rest);
-                maps[i](rest, LANES<T>, from);
-                std::copy(rest, rest + (count - whole), v + k + whole);
-            }
-        }
+        maps[i](v, n, from);
     }
 
     // One walk over all tiles; the values go to `keep`, to the output where it is null.
@@ -494,7 +484,9 @@ static void pack_weights(const transfuse_program& p, const void* weights, const 
         pack(p, weights, strides, static_cast<float*>(to));
 }
 
+void sweep(const transfuse_sweep& s, int threads);  // sweeps.cpp
+
 extern const transfuse_engine ENGINE;
-const transfuse_engine ENGINE = {run, packed_bytes, pack_weights, digest};
+const transfuse_engine ENGINE = {run, packed_bytes, pack_weights, digest, sweep};
 
 }  // namespace TF_NAMESPACE

@@ -56,19 +56,24 @@ enum transfuse_op { TRANSFUSE_EACH_OP(TRANSFUSE_OP) TF_OPS };
 enum transfuse_primitive { TRANSFUSE_EACH_PRIMITIVE(TRANSFUSE_PRIMITIVE) TF_PRIMITIVES };
 #undef TRANSFUSE_PRIMITIVE
 
-/* Values by number: 0 the running value, then the map's numbers, its operands, its registers. */
+/* Values by number: 0 the running value, then the code's numbers, its operands, its registers. */
 typedef struct {
-    uint8_t primitive, to, from[3];
+    uint16_t primitive, to, from[3];
 } transfuse_instruction;
 
-enum { TF_REGISTERS = 16 }; /* that a map may use */
+enum { TF_REGISTERS = 512 }; /* that code may use */
 
 /* A pointwise expression as code. The last instruction writes the running value, and no other does. */
 typedef struct {
-    int32_t numbers_count, operands_count, code_count;
+    int32_t numbers_count, operands_count, registers_count, length;
     const double* numbers;
+    const transfuse_instruction* instructions;
+} transfuse_code;
+
+/* A pointwise expression as a step. */
+typedef struct {
+    transfuse_code code;
     const void* const* operands; /* each one element of the type of the program's operands per channel */
-    const transfuse_instruction* code;
 } transfuse_map;
 
 typedef struct {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "program.h"
+#include "sweep.h"
 
 constexpr int64_t LARGEST = INT32_MAX;        // of a stride, padding or dilation, as in torch
 constexpr int64_t MOST = int64_t(1) << 48;    // elements of a tensor: no offset in bytes leaves int64
@@ -23,3 +24,6 @@ void validate_pack(const transfuse_program* program, const void* weights, const 
 
 // Values of an element type, one after another.
 void validate_values(const void* values, int64_t count, int32_t element);
+
+// A sweep as `transfuse_sweep_run` takes it.
+void validate_sweep(const transfuse_sweep* sweep);
