@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..sweeping import expected
+from tests.sweeping import expected
 from transfuse.maths.expr import Expr
 from transfuse.maths.primitives import evaluate
 from transfuse.problem import Shape
@@ -103,7 +103,9 @@ class Listener:
         outs = (out, out) if folding in ("exponentials", "moments") else (out,)
         slots = [x.new_empty(0), values.reshape(-1)]
         dims = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
-        return tuple(each.reshape(dims) for each in expected(Fold(outs, folding, (("x", view),)), slots))
+        return tuple(
+            each.reshape(dims) for each in expected(Fold(outs, folding, (("x", view),)), slots)
+        )
 
 
 def _view(slot: int, sizes: tuple[int, ...]) -> View:
