@@ -281,7 +281,7 @@ class Maker:
                 lambda: [scale(self.random.choice((-2, 0.5, 4))), sigmoid()],
                 lambda: [clamp(-2, 3), softmax("space")],
                 lambda: [softmax("channels"), scale(3.0)],
-                lambda: [self.pool(rank), channel_sum("channels")],
+                lambda: [self.pool(rank), channel_sum("channels", keepdim=True)],
                 lambda: [group_norm(self.number(1, 3, 0.4)), tanh()],
                 lambda: [batch_norm(None, None, values(), values(), True), self.pool(rank)],
             ]

@@ -44,7 +44,7 @@ def test_list_names_every_operator_and_its_chain(cli):
     rows = {row["slug"]: row for row in json.loads(printed)}
     assert status == 0
     assert set(rows) == set(OPERATORS)
-    assert rows[MAX]["chain"].endswith("max_pool(2) -> max_pool(3) -> sum(channels)")
+    assert rows[MAX]["chain"].endswith("max_pool(2) -> max_pool(3) -> sum(channels, keepdim=True)")
     assert cli("list")[0] == 0
 
 

@@ -70,7 +70,7 @@ def test_an_operator_may_go_on(cli: Any) -> None:
     facts = json.loads(printed)
     assert status == 0
     assert facts["slug"] == MAX
-    assert facts["chain"].endswith("max_pool(3) -> sum(channels) -> tanh")
+    assert facts["chain"].endswith("max_pool(3) -> sum(channels, keepdim=True) -> tanh")
 
 
 @pytest.mark.parametrize("slug", OPERATORS)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from transfuse.stages.channel import ChannelSum
 
 import transfuse
 from transfuse import fills
@@ -41,6 +40,7 @@ from transfuse.stages import (
     softmax,
 )
 from transfuse.stages import sum as channel_sum
+from transfuse.stages.reduce import Reduce
 from transfuse.stages.text import KNOWN
 
 gated = pointwise(lambda x, skip, least: skip * x * x + skip + (x - least))
@@ -68,7 +68,7 @@ def right(chain: Chain, problem: Problem, fill: Any = fills.real) -> None:
         operands["divisor"].abs_().add_(1)
     y = run(chain, problem, x, weight, operands, backend="cpu")
     length = terms(chain.core(problem))
-    if any(isinstance(stage, ChannelSum) for stage in chain.stages):
+    if any(isinstance(stage, Reduce) for stage in chain.stages):
         length *= problem.out_channels
     if problem.dtype == "fp64":
         length = max(length, longest_sum(chain, problem))
@@ -93,7 +93,7 @@ PLACES: dict[str, tuple[Stage, ...]] = {
     "around a norm": (elu(0.5), group_norm(2), gelu("tanh"), add("a"), relu()),
     "around a softmax over space": (relu(), softmax("space"), gated("a", 0.1)),
     "after a softmax over channels": (softmax("channels"), gelu()),
-    "before a sum over channels": (silu(), channel_sum("channels"), relu()),
+    "before a sum over channels": (silu(), channel_sum("channels", keepdim=True), relu()),
     "several in a row": (relu(), prelu("a"), gelu(), gated("a", "b"), elu(), silu()),
 }
 SIZES = [

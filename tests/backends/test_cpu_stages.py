@@ -16,11 +16,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transfuse.stages.channel import ChannelSum
-from transfuse.stages.whole import SpaceSoftmax, Whole
 
 import transfuse
-from transfuse import fills, plan, stages
+from transfuse import fills, plan
 from transfuse.accuracy import Oracle, longest_sum, terms
 from transfuse.backends import cpu
 from transfuse.backends.eager import Eager
@@ -48,6 +46,7 @@ from transfuse.stages import (
     tanh,
 )
 from transfuse.stages import sum as channel_sum
+from transfuse.stages.reduce import Reduce
 
 BACKEND = cpu.Cpu()
 GUARD = 256
@@ -79,7 +78,7 @@ def truth(chain: Chain, problem: Problem, fill: Callable[..., Filled]) -> tuple[
 def oracle(chain: Chain, problem: Problem, x: Tensor, w: Tensor, operands: Any) -> Oracle:
     # A sum over channels adds all their products. In float64 the oracle itself, which is torch,
     # sums as many terms as a statistic has, one after another.
-    summed = any(isinstance(stage, ChannelSum) for stage in chain.stages)
+    summed = any(isinstance(stage, Reduce) for stage in chain.stages)
     length = terms(chain.core(problem)) * (problem.out_channels if summed else 1)
     if problem.dtype == "fp64":
         length = max(length, longest_sum(chain, problem))
@@ -133,7 +132,7 @@ ALONE: list[tuple[Stage, ...]] = [
     (scale(0.01), tanh()),
     (softmax("channels"),),
     (scale(90), softmax("channels")),
-    (channel_sum("channels"),),
+    (channel_sum("channels", keepdim=True),),
     (max_pool(2),),
     (max_pool(3, 2, 1),),
     (max_pool(2, 1),),
@@ -264,12 +263,15 @@ def test_finite_is_what_torch_says(dtype: str) -> None:
 
 
 def test_every_stage_is_here() -> None:
-    here = {type(stage) for then in ALONE for stage in then} | {type(s) for s in BEFORE}
-    made = [getattr(stages, name) for name in stages.__all__]
-    every = {each for each in made if isinstance(each, type) and issubclass(each, Stage)}
-    every |= {type(batch_norm("m", "v")), type(batch_norm(training=True))}
-    every |= {type(softmax("channels")), SpaceSoftmax, type(channel_sum("channels"))}
-    assert here == every - {Stage, stages.ConvTranspose}
+    """Every class of stage that an engine has a kernel for, and all it sees of them."""
+    here = {(type(stage), stage.sees(2)) for then in ALONE for stage in then} | {
+        (type(s), s.sees(2)) for s in BEFORE
+    }
+    every = (
+        *(batch_norm("m", "v"), batch_norm(training=True), softmax("channels"), softmax("space")),
+        *(channel_sum("channels", keepdim=True), max_pool(2), avg_pool(2), tanh()),
+    )
+    assert here == {(type(stage), stage.sees(2)) for stage in every}
 
 
 def function_points(dtype: torch.dtype) -> Tensor:
@@ -352,8 +354,8 @@ WHOLE: list[tuple[Stage, ...]] = [
     (max_pool(3, 1, 1), group_norm(2), max_pool(2, 1)),
     (avg_pool(2, 1), softmax("space"), scale(50), max_pool(3, 2, 1), batch_norm(training=True)),
     # one channel is left
-    (channel_sum("channels"), batch_norm(training=True), softmax("space")),
-    (batch_norm(training=True), channel_sum("channels"), group_norm(1), max_pool(2)),
+    (channel_sum("channels", keepdim=True), batch_norm(training=True), softmax("space")),
+    (batch_norm(training=True), channel_sum("channels", keepdim=True), group_norm(1), max_pool(2)),
 ]
 # What the machine is said to be, and so which plan is made.
 SLOW, FAST = 1e-3, 1e30
@@ -446,7 +448,7 @@ def test_softmax_over_space_where_whole_tiles_are_minus_inf(machine: str) -> Non
 
 @pytest.mark.parametrize("mean", [30.0, 1000.0])
 @pytest.mark.parametrize("norm", [batch_norm(training=True), group_norm(6), group_norm(2)], ids=str)
-def test_norm_of_values_far_from_zero(norm: Whole, mean: float, machine: str) -> None:
+def test_norm_of_values_far_from_zero(norm: Stage, mean: float, machine: str) -> None:
     problem = Problem.parse("n2 ci3 co6 i23x31 k3")
     assert_right(chain_of(problem, add(mean), norm), problem)
     assert_right(chain_of(problem, batch_norm(training=True), add(mean), norm), problem)
@@ -475,7 +477,7 @@ CROWDED: list[tuple[str, tuple[Stage, ...]]] = [
     ("n1 ci1 co90 i40x40 k1", (avg_pool(40),)),
     # more channels than a tile holds at one position
     ("n1 ci1 co41000 i2x2 k1", (softmax("channels"),)),
-    ("n2 ci1 co41000 i3 k2", (channel_sum("channels"),)),
+    ("n2 ci1 co41000 i3 k2", (channel_sum("channels", keepdim=True),)),
     ("n1 ci1 co41000 i2x3 k1", (batch_norm(training=True), max_pool(2))),
     ("n1 ci2 co4099 i3x4 k2 s2 fp64", (group_norm(1), softmax("space"))),
     # many input channels for few outputs, and weights beyond any cache
@@ -517,7 +519,7 @@ def random_stage(random: Random, rank: int, i: int) -> Stage:
         sigmoid,
         tanh,
         lambda: softmax("channels"),
-        lambda: channel_sum("channels"),
+        lambda: channel_sum("channels", keepdim=True),
         lambda: window(max_pool),
         lambda: window(max_pool),
         lambda: window(avg_pool),
@@ -766,7 +768,7 @@ WRITTEN: list[tuple[Stage, ...]] = [
     (clamp(-1, 1), softmax("space"), scale(7)),
     (group_norm(1), max_pool(2)),
     (softmax("channels"),),
-    (channel_sum("channels"),),
+    (channel_sum("channels", keepdim=True),),
 ]
 
 

@@ -1,9 +1,6 @@
 """The core's sweeps against their definition: random views, types, expressions and foldings."""
 
-import ctypes
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import product
 from math import prod
 from random import Random
 from typing import Any, get_args
@@ -13,10 +10,8 @@ import torch
 from torch import Tensor
 
 from tests.sweeping import at, expected
-from transfuse.backends.cpu import library
-from transfuse.backends.cpu.bytecode import TooLong
 from transfuse.backends.cpu.sweeps import prepare
-from transfuse.maths.expr import Expr, X, call, name, parse
+from transfuse.maths.expr import Expr, X, call, name
 from transfuse.sweeps import Each, Fold, Folding, Slide, Sweep, View
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -27,7 +22,9 @@ Slots = list[Tensor]
 class Maker:
     """Random views over memory of their own, small integers in it or real numbers."""
 
-    def __init__(self, seed: str, real: bool = False, types: Sequence[torch.dtype] = DTYPES) -> None:
+    def __init__(
+        self, seed: str, real: bool = False, types: Sequence[torch.dtype] = DTYPES
+    ) -> None:
         self.random = Random(seed)
         self.generator = torch.Generator().manual_seed(self.random.randrange(2**31))
         self.real, self.types = real, types
@@ -73,7 +70,9 @@ class Maker:
         """An expression that small integers pass exactly."""
         if depth == 0 or self.random.random() < 0.2:
             return name(self.random.choice(names)) if self.random.random() < 0.8 else X * 0 + 2.0
-        word = self.random.choice(("add", "sub", "minimum", "maximum", "mul", "neg", "abs", "where"))
+        word = self.random.choice(
+            ("add", "sub", "minimum", "maximum", "mul", "neg", "abs", "where")
+        )
         if word == "where":
             parts = [self.expr(names, depth - 1) for _ in range(4)]
             return call("where", parts[0] < parts[1], parts[2], parts[3])
@@ -153,7 +152,9 @@ def fold_sweep(make: Maker, folding: Folding) -> Fold:
 def slide_sweep(make: Maker, folding: Any) -> Slide:
     random, rank = make.random, make.random.randrange(1, 4)
     n, c = random.choice((1, 2, 3)), random.choice((1, 2, 5, 16, 40, 300))
-    inputs = tuple(random.choice((1, 2, 4, 7, 9, 20, 65)) % (30 if rank == 3 else 100) for _ in range(rank))
+    inputs = tuple(
+        random.choice((1, 2, 4, 7, 9, 20, 65)) % (30 if rank == 3 else 100) for _ in range(rank)
+    )
     if rank == 3:
         inputs, c = tuple(min(7, each) for each in inputs), min(c, 16)
     adaptive = random.random() < 0.3
@@ -168,12 +169,16 @@ def slide_sweep(make: Maker, folding: Any) -> Slide:
         outputs = tuple(
             max(1, (size + 2 * p - d * (k - 1) - 1 + s - 1) // s + 1)
             for size, k, s, p, d in zip(
-                inputs, *(options[o] for o in ("kernel", "stride", "padding", "dilation")), strict=True
+                inputs,
+                *(options[o] for o in ("kernel", "stride", "padding", "dilation")),
+                strict=True,
             )
         )
         outputs = tuple(
             min(o, (size + p - 1) // s + 1)
-            for o, size, p, s in zip(outputs, inputs, options["padding"], options["stride"], strict=True)
+            for o, size, p, s in zip(
+                outputs, inputs, options["padding"], options["stride"], strict=True
+            )
         )
     before = X if random.random() < 0.5 else make.expr("xy")
     after = X if random.random() < 0.5 else X + name("z")

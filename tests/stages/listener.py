@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.sweeping import expected
 from transfuse.maths.expr import Expr
 from transfuse.maths.primitives import evaluate
 from transfuse.problem import Shape

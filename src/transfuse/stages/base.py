@@ -193,7 +193,8 @@ class Stage:
             value = getattr(self, each.name)
             if value != each.default and not each.metadata.get("names"):
                 text = shown(value)
-                arguments.append(text if len(arguments) == i else f"{each.name}={text}")
+                placed = len(arguments) == i and not isinstance(value, bool)
+                arguments.append(text if placed else f"{each.name}={text}")
         return f"{self.name}({', '.join(arguments)})" if arguments else self.name
 
     def _in_mode(self, mode: str) -> str:

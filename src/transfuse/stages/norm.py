@@ -249,9 +249,11 @@ class Norm(Stage):
             return f"{self.name}({', '.join([mode, *told])})"
         arguments: list[str] = []
         for i, each in enumerate(known):
-            if found[each.name] != each.default:
-                text = shown(found[each.name])
-                arguments.append(text if len(arguments) == i else f"{each.name}={text}")
+            value = found[each.name]
+            if value != each.default:
+                text = shown(value)
+                placed = len(arguments) == i and not isinstance(value, bool)
+                arguments.append(text if placed else f"{each.name}={text}")
         return f"{self.name}({', '.join(arguments)})" if arguments else self.name
 
 

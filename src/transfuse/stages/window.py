@@ -65,21 +65,23 @@ class Window(Stage):
     def shape(self, shape: Shape) -> Shape:
         rank = len(shape.spatial)
         windows, dilations = self.windows(rank), self.dilations(rank)
-        named = zip(("kernel_size", "stride", "padding"), zip(*windows, strict=True), strict=True)
+        named = zip(("kernel", "stride", "padding"), zip(*windows, strict=True), strict=True)
         for name, given in (*named, ("dilation", dilations)):
             bounded(self.name, name, given, self._largest(rank))
         spatial = []
         for n, window, dilation in zip(shape.spatial, windows, dilations, strict=True):
             kernel, stride, padding = window
-            if kernel < 1 or stride < 1 or dilation < 1:
+            if kernel < 1 or stride < 1:
                 raise RuntimeError(
-                    f"{self.name}: kernel_size, stride and dilation must be at least 1, but got "
-                    f"kernel_size={kernel}, stride={stride}, dilation={dilation}"
+                    f"{self.name}: kernel and stride must be at least 1, "
+                    f"but got kernel={kernel}, stride={stride}"
                 )
+            if dilation < 1:
+                raise RuntimeError(f"{self.name}: dilation must be at least 1, but got {dilation}")
             if not 0 <= padding <= kernel // 2:
                 raise RuntimeError(
-                    f"{self.name}: padding must be 0 to {kernel // 2} (half of "
-                    f"kernel_size={kernel}), but got padding={padding}"
+                    f"{self.name}: padding must be 0 to {kernel // 2} (half of kernel={kernel}), "
+                    f"but got padding={padding}"
                 )
             if self.averages and rank == 3 and n < kernel:
                 raise RuntimeError(

@@ -83,7 +83,7 @@ def test_passes_of_the_operators(slug: str, arithmetic: str, passes: list[str]) 
 
 def test_prologue_and_factor() -> None:
     found = lowered(POOL)
-    assert str(found.pool) == "sum_pool(2)"
+    assert str(found.pool) == "avg_pool(2, divisor_override=1)"
     assert found.factor == 1 / 8
     assert lowered(PLAIN).pool is None
 
@@ -117,7 +117,7 @@ FLAT = "n2 ci4 co6 i9x9 k3"
         ),
         (
             FLAT,
-            (channel_sum("channels"), max_pool(2, 1), sigmoid()),
+            (channel_sum("channels", keepdim=True), max_pool(2, 1), sigmoid()),
             "it sums over channels after a window, not before one",
         ),
         (

@@ -73,7 +73,7 @@ CHAINS: list[tuple[Stage, ...]] = [
     (div("a"),),
     (softmax("channels"), silu()),
     (relu(), softmax("channels"), scale(3), gelu(), scale(2), sigmoid()),
-    (gelu(), channel_sum("channels"), relu()),
+    (gelu(), channel_sum("channels", keepdim=True), relu()),
     (silu(), max_pool(2)),
     (max_pool(2), mish()),
     (leaky_relu("a"), avg_pool(2), elu(), tanh()),

@@ -38,7 +38,7 @@ PLAIN = [
     "n1 ci3 co4 i2000001 k3 s2",
     "n2 ci33 co20 i12x9 k5x3 s8x5 d2 p1",
 ]
-AFTER = [(), (softmax("channels"),), (channel_sum("channels"),), (max_pool(3),)]
+AFTER = [(), (softmax("channels"),), (channel_sum("channels", keepdim=True),), (max_pool(3),)]
 AFTER += [
     (batch_norm(weight="w", bias="b", training=True), max_pool(2)),
     (group_norm(1),),

@@ -301,7 +301,10 @@ CHAINS = {
         Chain(conv_transpose(2, bias="b"), softmax("channels")),
         "n2 ci3 co5 i3x3 k4 s2 p1",
     ),
-    "pooled": (Chain(conv_transpose(2), max_pool(2), sum("channels")), "n3 ci3 co5 i3x4 k3 s2 p1"),
+    "pooled": (
+        Chain(conv_transpose(2), max_pool(2), sum("channels", keepdim=True)),
+        "n3 ci3 co5 i3x4 k3 s2 p1",
+    ),
     "averaged": (Chain(conv_transpose(1), avg_pool(4, 2), add("a")), "n2 ci3 co5 i9 k3 s2 p1"),
     "over the batch": (
         Chain(conv_transpose(1), batch_norm(weight="w", bias="b", training=True)),

@@ -1,16 +1,31 @@
-"""Statistics over more than a tile: the two norms and the softmax over space, by plain loops."""
+"""Norms: by plain loops, against torch's own functions, and what each states of itself."""
 
 import math
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from transfuse.stages.whole import BatchApply, BatchStatistics, SpaceSoftmax, Whole
 
-from transfuse.problem import Shape
-from transfuse.stages import Kind, Stage, batch_norm, group_norm, softmax
+import transfuse
+from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
+from transfuse.problem import Problem, Shape
+from transfuse.reference import reference
+from transfuse.stages import (
+    Kind,
+    Stage,
+    batch_norm,
+    conv_transpose,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    rms_norm,
+)
+from transfuse.stages.norm import BatchApply, BatchStatistics
 
 SHAPES = [(3, 4, 5), (2, 4, 3, 5), (2, 4, 2, 3, 2), (1, 4, 7)]
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -101,44 +116,14 @@ def test_the_two_halves_of_a_batch_norm(shape: tuple[int, ...]) -> None:
     )
 
 
-@each_shape
-@pytest.mark.parametrize("bounded", [False, True], ids="bounded={}".format)
-def test_space_softmax(shape: tuple[int, ...], bounded: bool) -> None:
-    x = values(*shape) * 4
-    expected = np.empty(shape)
-    for n, c in product(*map(range, shape[:2])):
-        cells = x.numpy()[n, c]
-        top = max(cells.ravel().tolist())
-        terms = np.vectorize(lambda cell, top=top: math.exp(cell - top))(cells)
-        expected[n, c] = terms / math.fsum(terms.ravel().tolist())
-    assert_close(SpaceSoftmax(bounded).apply(x, {}), expected)
-
-
-def test_space_softmax_takes_off_the_maximum_first() -> None:
-    y = softmax("space").apply(torch.tensor([[[1000.0, 1000.0, -1000.0]]]), {})
-    assert y.tolist() == [[[0.5, 0.5, 0.0]]]
-
-
-@pytest.mark.parametrize("scale", [0.0, 1.0, 5.0], ids="scale={}".format)
-@pytest.mark.parametrize("bounded", [False, True], ids="bounded={}".format)
-def test_space_softmax_adds_many_positions_well(scale: float, bounded: bool) -> None:
-    """131,072 positions in float32 to 1e-6 of the largest."""
-    # torch.softmax, which adds term after term, is off by 7e-6 and more on the clamped values.
-    x = (values(1, 2, 32, 64, 64) * scale).float().clamp(0, 1)
-    y = SpaceSoftmax(bounded).apply(x, {}).double().flatten(2)
-    terms = x.double().flatten(2).exp()
-    exact = terms / terms.sum(2, keepdim=True)
-    assert ((y - exact).abs().amax() / exact.amax()).item() < 1e-6
-
-
 @pytest.mark.parametrize(
     ("stage", "hit"),
     [
         # Which (sample, channel) a NaN in sample 1, channel 2 of (2, 4, …) reaches.
         (batch_norm(training=True), [(0, 2), (1, 2)]),
         (group_norm(2), [(1, 2), (1, 3)]),
-        (softmax("space"), [(1, 2)]),
-        (SpaceSoftmax(True), [(1, 2)]),
+        (instance_norm(), [(1, 2)]),
+        (layer_norm((4, 3, 5)), [(1, c) for c in range(4)]),
     ],
     ids=str,
 )
@@ -154,16 +139,17 @@ def test_nan_reaches_all_its_statistic_covers(stage: Stage, hit: list[tuple[int,
     [
         (batch_norm(training=True), True, True, 2 * 15),
         (BatchStatistics("s"), True, False, 2 * 15),
-        (BatchApply("s"), False, True, 2 * 15),
+        (BatchApply("s"), False, True, 1),
         (group_norm(2), True, True, 2 * 15),
         (group_norm(4), True, True, 15),
-        (softmax("space"), True, True, 15),
+        (instance_norm(), True, True, 15),
+        (layer_norm((4, 3, 5)), True, True, 4 * 15),
     ],
     ids=str,
 )
-def test_statements(stage: Whole, gathers: bool, applies: bool, scope: int) -> None:
+def test_statements(stage: Stage, gathers: bool, applies: bool, scope: int) -> None:
     shape = Shape(2, 4, (3, 5))
-    assert stage.kind is Kind.WHOLE
+    assert stage.sees(2) is Kind.WHOLE
     assert not stage.exact
     assert (stage.gathers, stage.applies) == (gathers, applies)
     assert stage.scope(shape) == scope
@@ -176,7 +162,11 @@ def test_statements(stage: Whole, gathers: bool, applies: bool, scope: int) -> N
     [
         (batch_norm(training=True), "all"),
         (group_norm(1), "all"),
-        (softmax("space"), "all"),
+        (instance_norm(), "all"),
+        (layer_norm(8), "all"),
+        (rms_norm(8, eps=0.1), "all"),
+        (layer_norm("channels"), ""),
+        (instance_norm("m", "v", use_input_stats=False), ""),
         (BatchApply("s"), ""),
     ],
     ids=str,
@@ -184,7 +174,7 @@ def test_statements(stage: Whole, gathers: bool, applies: bool, scope: int) -> N
 def test_need_is_what_matters(stage: Stage, covers: str) -> None:
     """A change of the last element shows in the first outputs just where need says so."""
     x = values(1, 1, 8)
-    env = {"s.mean": torch.zeros(1), "s.var": torch.ones(1)}
+    env = {name: torch.ones(1) for name in ("s.mean", "s.var", "m", "v")}
     before = stage.apply(x, env)[..., :2]
     x[..., -1] += 1
     assert torch.equal(before, stage.apply(x, env)[..., :2]) == (not covers)
@@ -218,8 +208,16 @@ def test_illegal(stage: Stage, shape: Shape, error: type[Exception], message: st
         (group_norm(8, eps=0.1), "group_norm(8, eps=0.1)"),
         (BatchStatistics("s"), "batch_statistics(s)"),
         (BatchApply("s", "w"), "batch_apply(s, w)"),
-        (softmax("space"), "softmax(space)"),
-        (SpaceSoftmax(bounded=True), "softmax(space, bounded)"),
+        (instance_norm(), "instance_norm"),
+        (instance_norm("m", "v", momentum=0.5), "instance_norm(m, v, momentum=0.5)"),
+        (
+            instance_norm("m", "v", "w", "b", False),
+            "instance_norm(m, v, w, b, use_input_stats=False)",
+        ),
+        (layer_norm("channels", "w"), "layer_norm(channels, w)"),
+        (layer_norm((4, 5), bias="b"), "layer_norm((4, 5), bias=b)"),
+        (rms_norm(7), "rms_norm((7,))"),
+        (rms_norm("channels", "w", 0.1), "rms_norm(channels, w, 0.1)"),
     ],
 )
 def test_prints(stage: Stage, text: str) -> None:
@@ -235,3 +233,119 @@ def test_names() -> None:
         weight="n.weight", bias="n.bias", training=True
     )
     assert env == {"n.weight": weight, "n.bias": bias}
+
+
+# ---- against torch ------------------------------------------------------------------------------
+
+
+@each_shape
+@pytest.mark.parametrize("affine", [False, True], ids="affine={}".format)
+def test_instance_norm_is_torchs(shape: tuple[int, ...], affine: bool) -> None:
+    x, env = values(*shape), {"w": values(4), "b": values(4, seed=4)} if affine else {}
+    stage = instance_norm(weight="w", bias="b") if affine else instance_norm()
+    expected = F.instance_norm(x, None, None, env.get("w"), env.get("b"))
+    assert torch.equal(stage.apply(x, env), expected)
+
+
+@each_shape
+@pytest.mark.parametrize("own", [False, True], ids="use_input_stats={}".format)
+def test_instance_norm_moves_running_statistics_as_torch_does(
+    shape: tuple[int, ...], own: bool
+) -> None:
+    x, mean, var = values(*shape), values(4), values(4, seed=4).abs()
+    env = {"m": mean.clone(), "v": var.clone()}
+    stage = instance_norm("m", "v", use_input_stats=own, momentum=0.3)
+    assert stage.updates == (("m", "v") if own else ())
+    y = stage.apply(x, env)
+    expected = F.instance_norm(x, mean, var, use_input_stats=own, momentum=0.3)
+    assert torch.equal(y, expected)
+    assert torch.equal(env["m"], mean)
+    assert torch.equal(env["v"], var)
+
+
+@each_shape
+@pytest.mark.parametrize("axes", [1, 2, 3, 4], ids="last {}".format)
+def test_norms_of_the_last_axes_are_torchs(shape: tuple[int, ...], axes: int) -> None:
+    sizes = shape[1:][-axes:]
+    x, env = values(*shape), {"w": values(*sizes), "b": values(*sizes, seed=4)}
+    assert torch.equal(
+        layer_norm(sizes, "w", "b", 0.1).apply(x, env),
+        F.layer_norm(x, sizes, env["w"], env["b"], 0.1),
+    )
+    assert torch.equal(rms_norm(sizes, "w").apply(x, env), F.rms_norm(x, sizes, env["w"]))
+    expected = [("w", sizes), ("b", sizes)]
+    assert list(layer_norm(sizes, "w", "b").dims(Shape(shape[0], 4, shape[2:]))) == expected
+
+
+@each_shape
+def test_norms_over_channels_are_torchs_of_channels_last(shape: tuple[int, ...]) -> None:
+    x, w, b = values(*shape), values(4), values(4, seed=4)
+    last, env = x.movedim(1, -1), {"w": w, "b": b}
+    layer = F.layer_norm(last, (4,), w, b, 0.1).movedim(-1, 1)
+    assert torch.equal(layer_norm("channels", "w", "b", 0.1).apply(x, env), layer)
+    rms = F.rms_norm(last, (4,), w, 0.1).movedim(-1, 1)
+    assert torch.equal(rms_norm("channels", "w", 0.1).apply(x, env), rms)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64", "fp16", "bf16"])
+def test_rms_norm_adds_the_eps_of_the_arithmetic(dtype: str) -> None:
+    """Also the oracle, in float64, adds that of the values' own type."""
+    problem = Problem.parse(f"n1 ci1 co1 i8 k1 {dtype}")
+    element = ELEMENTS[dtype]
+    x = (values(1, 1, 8) * 1e-4).to(element.dtype)
+    chain, one = Chain(conv_transpose(1), rms_norm(8)), torch.ones(1, 1, 1, dtype=element.dtype)
+    square = x.double().square().mean() + torch.finfo(element.compute).eps
+    expected = x.double() * square.rsqrt()
+    torch.testing.assert_close(reference(chain, problem, x, one, {}), expected, rtol=1e-12, atol=0)
+    y = transfuse.conv_transpose(x, one, then=[rms_norm(8)], backend="eager")
+    torch.testing.assert_close(y, F.rms_norm(x, (8,)), rtol=4 * element.unit, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("stage", "sees"),
+    [
+        (batch_norm("m", "v"), Kind.POINTWISE),
+        (instance_norm("m", "v", use_input_stats=False), Kind.POINTWISE),
+        (instance_norm("m", "v"), Kind.AXES),  # an engine gathers it, but does not tell
+        (layer_norm((4, 3, 5), "w"), Kind.AXES),
+        (layer_norm((3, 5)), Kind.AXES),
+        (layer_norm("channels"), Kind.AXES),
+        (rms_norm((4, 3, 5)), Kind.AXES),
+    ],
+    ids=str,
+)
+def test_what_an_engine_is_not_asked_to_gather(stage: Stage, sees: Kind) -> None:
+    assert stage.sees(2) is sees
+
+
+def test_layer_norm_of_all_of_a_sample_is_one_group() -> None:
+    x = values(2, 4, 3, 5)
+    torch.testing.assert_close(
+        layer_norm((4, 3, 5)).apply(x, {}), group_norm(1).apply(x, {}), rtol=1e-13, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: layer_norm("space"), ValueError, "last axes or 'channels', not 'space'"),
+        (lambda: layer_norm(2.0), TypeError, "layer_norm normalized_shape must be an integer"),
+        (lambda: layer_norm(()), RuntimeError, "normalized_shape to hold at least one size"),
+        (lambda: rms_norm(4, eps="e"), TypeError, "rms_norm: eps must be float, not str"),
+        (lambda: instance_norm("m"), ValueError, "both or neither, and running_var is missing"),
+        (lambda: instance_norm(eps="e"), TypeError, "instance_norm: eps must be float, not str"),
+        (
+            lambda: instance_norm(use_input_stats=1),
+            TypeError,
+            "use_input_stats must be bool, not int",
+        ),
+        (
+            lambda: instance_norm("m", use_input_stats=False),
+            RuntimeError,
+            "without use_input_stats .* running_var is missing",
+        ),
+    ],
+)
+def test_illegal_arguments(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
