@@ -13,12 +13,19 @@ import torch
 from child import compiled, facts, hasten, serve, target
 from torch import Tensor
 
-from transfuse.backends.triton.sweeps import prepare
+from transfuse.backends.triton.sweeps import axes, prepare
 from transfuse.sweeps import Sweep, views
 
 
-def interpret(sweep: Sweep, slots: list[Tensor]) -> dict[str, Any]:
-    """The slots after a sweep, twice; scratch memory is NaN before it is written."""
+MOST = axes.MOST
+
+
+def interpret(sweep: Sweep, slots: list[Tensor], wide: bool = False) -> dict[str, Any]:
+    """The slots after a sweep, twice; scratch memory is NaN before it is written.
+
+    ``wide``: as if tensors were too large for 32-bit offsets.
+    """
+    axes.MOST = 0 if wide else MOST
     sequence, found = prepare(sweep, torch.device("cpu")), []
     empty = torch.empty
     torch.empty = lambda *size, **options: empty(*size, **options).fill_(255)
