@@ -121,11 +121,6 @@ def taken(kept, v, live, KIND: tl.constexpr):
 
 
 @triton.jit
-def added(a, b):
-    return a + b
-
-
-@triton.jit
 def merge_tops(top_a, sum_a, top_b, sum_b):
     """Sums of exponentials brought to the larger maximum; NaN wins."""
     top = larger(top_a, top_b)
@@ -151,18 +146,32 @@ def joined(a, b, KIND: tl.constexpr):
 
 
 @triton.jit
+def largest(v, DIM: tl.constexpr):
+    """The largest along a side; NaN wins, which ``tl.max`` would leave out."""
+    lost = tl.max((v != v).to(tl.int32), DIM, keep_dims=True) > 0
+    return tl.where(lost, float("nan"), tl.max(v, DIM, keep_dims=True))
+
+
+@triton.jit
 def gathered(kept, KIND: tl.constexpr, DIM: tl.constexpr):
     """What is kept of all values along a side."""
     if KIND == "max":
-        return (tl.reduce(kept[0], DIM, larger, keep_dims=True),)
+        return (largest(kept[0], DIM),)
     elif KIND == "min":
-        return (tl.reduce(kept[0], DIM, smaller, keep_dims=True),)
+        return (-largest(-kept[0], DIM),)
     elif KIND == "peaks":
-        return tl.reduce(kept, DIM, merge_tops, keep_dims=True)
+        top = largest(kept[0], DIM)
+        shift = tl.where(top == float("-inf"), 0.0, top)
+        grown = tl.where(kept[1] == 0, 0.0, kept[1] * tl.exp(kept[0] - shift))
+        return top, tl.sum(grown, DIM, keep_dims=True)
     elif KIND == "moments":
-        return tl.reduce(kept, DIM, merge_moments, keep_dims=True)
+        count, mean, square = kept
+        many = tl.sum(count, DIM, keep_dims=True)
+        middle = quotient(tl.sum(count * mean, DIM, keep_dims=True), many)
+        apart = mean - middle
+        return many, middle, tl.sum(square + count * apart * apart, DIM, keep_dims=True)
     else:
-        return (tl.reduce(kept[0], DIM, added, keep_dims=True),)
+        return (tl.sum(kept[0], DIM, keep_dims=True),)
 
 
 @triton.jit
