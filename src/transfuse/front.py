@@ -357,7 +357,9 @@ def _run(
 
 
 def exactly(*numbers: object) -> tuple[Hashable, ...]:
-    """A key for numbers, words and lists of them, the same for the same alone; empty for others.
+    """A key for numbers, words, lists of integers and lists of such lists; empty for others.
+
+    It is the same for the same values alone.
 
     By themselves 1 and 1.0 and True would be one key, and so would 0.0 and -0.0: a float goes by
     its bits, and what is neither that nor an integer has no key. Nor has what is being traced.
@@ -375,10 +377,12 @@ def exactly(*numbers: object) -> tuple[Hashable, ...]:
         elif type(each) is str:
             key.append(each)
         elif type(each) in _LISTS:
-            some: tuple[object, ...] = tuple(each)  # type: ignore[arg-type]
-            part = some if {*map(type, some)} <= _INTEGER else exactly(*some)
-            if not part:
-                return ()
+            part: tuple[object, ...] = tuple(each)  # type: ignore[arg-type]
+            kinds = {*map(type, part)}
+            if not kinds <= _INTEGER:
+                part = exactly(*part) if kinds <= _LISTS else ()
+                if not part:
+                    return ()
             key.append(part)
         else:
             return ()

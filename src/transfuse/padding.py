@@ -8,7 +8,7 @@ sign. Engines know these two and nothing else.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, get_args
 
 from transfuse.geometry import LARGEST, Axis, bounded, integer, one_each
 from transfuse.problem import Problem
@@ -16,18 +16,18 @@ from transfuse.problem import Problem
 Same = Literal["same", "same_upper", "same_lower"]
 Pair = tuple[int, int]
 Padding = int | Sequence[int] | Sequence[Pair] | Same
-Read = tuple[int, ...] | tuple[Pair, ...] | Same
+Read = tuple[int, ...] | list[Pair] | Same
 
 
 def read(padding: Any) -> Read:
-    """Padding as integers, as pairs or as a word; TypeError, as in torch, for what is neither."""
+    """Padding as a tuple of integers, a list of pairs or a word; for others torch's TypeError."""
     if isinstance(padding, str):
         if padding not in (words := get_args(Same)):
             raise TypeError(f"padding must be an integer, not str ({padding!r}), or one of {words}")
         return padding  # type: ignore[return-value]
     given = padding if isinstance(padding, list | tuple) else (padding,)
     if given and all(isinstance(each, list | tuple) for each in given):
-        return tuple(map(_pair, given))
+        return [_pair(each) for each in given]
     return tuple(integer("padding", each) for each in given)
 
 
@@ -50,17 +50,13 @@ def sizes(output_size: Any) -> tuple[int, ...] | None:
 
 def integers(padding: Read, rank: int) -> tuple[int, ...]:
     """One for each axis, where padding is given so; 0 where it is given in another form."""
-    if isinstance(padding, str) or _paired(padding):
-        return (0,) * rank
-    return one_each("padding", padding, rank)
-
-
-def _paired(padding: tuple[int, ...] | tuple[Pair, ...]) -> TypeGuard[tuple[Pair, ...]]:
-    return any(isinstance(each, tuple) for each in padding)
+    return one_each("padding", padding, rank) if isinstance(padding, tuple) else (0,) * rank
 
 
 def padded(problem: Problem, padding: Read) -> Problem:
     """A problem padded with ``integers``, padded as it was given."""
+    if isinstance(padding, tuple):
+        return problem
     if isinstance(padding, str):
         if padding == "same" and any(problem.output_padding):
             raise ValueError(
@@ -68,12 +64,10 @@ def padded(problem: Problem, padding: Read) -> Problem:
                 f"output_padding={list(problem.output_padding)}; 'same_upper' takes it, as in ONNX"
             )
         pairs = tuple(_same(padding, axis) for axis in problem.axes)
-    elif _paired(padding):
-        pairs = one_each("padding", padding, problem.rank, "pair")
+    else:
+        pairs = one_each("padding", tuple(padding), problem.rank, "pair")
         ends = [end for pair in pairs for end in pair]
         bounded(f"conv_transpose{problem.rank}d", "padding", ends, LARGEST, -LARGEST)
-    else:
-        return problem
     moved = (more + b - a for more, (b, a) in zip(problem.output_padding, pairs, strict=True))
     return replace(problem, padding=tuple(b for b, _ in pairs), output_padding=tuple(moved))
 

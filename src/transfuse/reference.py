@@ -107,7 +107,7 @@ def in_torch(
 
 
 def _windowed(y: Tensor, dim: int, start: int, size: int, fill: Tensor | None) -> Tensor:
-    """``size`` places of an axis of ``y`` from ``start`` on; beyond its ends ``fill`` by channel."""
+    """``size`` places of an axis from ``start`` on; beyond its ends ``fill``, by channel."""
     before = min(size, max(0, -start))
     first = min(y.shape[dim], max(0, start))
     kept = max(0, min(y.shape[dim], start + size) - first)
