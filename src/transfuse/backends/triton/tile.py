@@ -57,14 +57,16 @@ class Block:
 class Tile(Block):
     """A tile of a convolution.
 
-    ``apart``: residues that lie apart in the copy; ``kept``, ``rows``: channels of a group in the
-    copies of the input and of the weights, padded.
+    ``apart``: residues that lie apart in the copy; ``lift``: what makes every shift of a tap
+    positive; ``kept``, ``rows``: channels of a group in the copies of the input and of the weights,
+    padded.
     """
 
     classes: Three
     members: Three
     residues: Three
     apart: Three
+    lift: Three
     step: Three
     low: int
     inputs: Three
@@ -91,6 +93,7 @@ class Tile(Block):
         padded = -(-shape.channels // config.depth) * config.depth
         rows = -(-shape.outputs // config.channels) * config.channels
         d, h, w = (len(line.order) for line in lattice.lines)
+        deep, high, wide = (max(1 << 16, -line.low) for line in lattice.lines)
         return cls(
             form=config.form,
             box=config.box,
@@ -102,6 +105,7 @@ class Tile(Block):
             members=lattice.each("members"),
             residues=lattice.each("residues"),
             apart=apart,
+            lift=(deep, high, wide),
             step=lattice.each("step"),
             low=low,
             inputs=lattice.each("inputs"),

@@ -17,10 +17,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from transfuse.backends.triton import hopper_window
 from transfuse.backends.triton.kernels.hopper import pick
 from transfuse.backends.triton.kernels.numbers import larger, narrow
 from transfuse.backends.triton.kernels.steps import steps
 from transfuse.backends.triton.versions import async_load, reinterpret
+
+LIFT = gl.constexpr(hopper_window.LIFT)
 
 
 @gluon.constexpr_function
@@ -60,9 +63,8 @@ def corner(box, G: gl.constexpr):
 @gluon.jit
 def apart(offset, RESIDUES: gl.constexpr):
     """An offset as residue and shift; a multiple of the residues keeps division positive."""
-    SAFE: gl.constexpr = 1 << 12
-    raised = offset + SAFE * RESIDUES
-    return raised % RESIDUES, raised // RESIDUES - SAFE
+    raised = offset + LIFT * RESIDUES
+    return raised % RESIDUES, raised // RESIDUES - LIFT
 
 
 @gluon.jit
