@@ -91,14 +91,18 @@ class Draw:
             stride, padding = self.random.randint(1, 3), self.random.randint(0, kernel // 2)
             left = n + 2 * padding - dilation * (kernel - 1) - 1
             outputs = left // stride + 1
-            reach = [{o * stride - padding + k * dilation for k in range(kernel)} for o in range(outputs)]
+            reach = [
+                {o * stride - padding + k * dilation for k in range(kernel)} for o in range(outputs)
+            ]
             if left >= 0 and all(each & set(range(n)) for each in reach):
                 more = outputs * stride - padding < n and self.random.random() < 0.5  # ceil_mode
                 return kernel, stride, padding, dilation, outputs + more
 
     def sizes(self, rank: int, most: int) -> tuple[int, ...]:
         while True:
-            found = tuple(self.random.choice((1, 2, 3, 4, 5, 7, 8, 16, 33, 64)) for _ in range(rank))
+            found = tuple(
+                self.random.choice((1, 2, 3, 4, 5, 7, 8, 16, 33, 64)) for _ in range(rank)
+            )
             if prod(found) <= most:
                 return found
 
@@ -107,7 +111,9 @@ class Draw:
     ) -> tuple[Any, tuple[tuple[str, View], ...]]:
         expr = parse(self.random.choice(MAPS).replace("{}", name))
         values = tuple((each, self.view(sizes)) for each in named)
-        return expr, values + (((name, self.view(sizes, spread=True)),) if name in expr.names else ())
+        return expr, values + (
+            ((name, self.view(sizes, spread=True)),) if name in expr.names else ()
+        )
 
     def view(self, sizes: tuple[int, ...], spread: bool = False, filled: bool = True) -> View:
         """A new slot: axes in any order in memory, gaps between them, some at a stride of 0."""

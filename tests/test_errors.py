@@ -92,7 +92,7 @@ OPTIONS = [
     both("stride-none-at-all", RuntimeError, "one integer or 2 of them … stride=[]", stride=()),
     both("stride-of-3", RuntimeError, "one integer or 2 … stride=[1, 2, 3]", stride=(1, 2, 3)),
     both("padding-negative", RuntimeError, "at least 0 … padding=[-1, -1]", padding=-1),
-    both("padding-str", TypeError, "padding must be an integer, not str", padding="same"),
+    both("padding-str", TypeError, "padding must be an integer, not str", padding="valid"),
     both("padding-None", TypeError, "padding must be an integer, not NoneType", padding=None),
     both("padding-of-3", RuntimeError, "one integer or 2 … [1, 1, 1]", padding=(1, 1, 1)),
     both("dilation-0", RuntimeError, "dilation must be at least 1 … [0, 0]", dilation=0),

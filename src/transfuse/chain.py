@@ -122,6 +122,13 @@ class Chain:
         """The convolution's own problem: the sizes that the prologue leaves."""
         return problem.at(self.shapes(problem)[self.at].spatial)
 
+    def met(self, problem: Problem) -> tuple[int, ...]:
+        """The sizes that the convolution itself meets, whatever becomes of them there."""
+        shape = problem.input
+        for stage in self.prologue:
+            shape = stage.shape(shape)
+        return shape.spatial
+
     def needed(self, problem: Problem) -> tuple[int, ...]:
         """How many of the convolution's outputs along each axis reach the result at all."""
         shapes = self.shapes(problem)

@@ -15,13 +15,15 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
 from transfuse import dispatch, plain, settings
+from transfuse import padding as paddings
 from transfuse.backends import Backend
 from transfuse.backends.base import Executable, prepared
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.errors import Declined
 from transfuse.geometry import integer, per_axis
-from transfuse.problem import AXES, Problem
+from transfuse.padding import Padding
+from transfuse.problem import AXES, Problem, expect_in_torch
 from transfuse.stages import Number
 from transfuse.stages.norm import Norm
 from transfuse.tensors import (
@@ -55,18 +57,20 @@ def call(
     *,
     scalars: Mapping[str, Number] | None = None,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     output_padding: Size = 0,
     dilation: Size = 1,
     groups: int = 1,
+    output_size: Sequence[int] | None = None,
     out: Tensor | None = None,
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
     """A torch-style call: sizes come from the tensors, and x may lack the batch axis.
 
-    ``scalars`` are the numbers of a chain that names some. Under autocast tensors are cast as
-    torch's convolutions cast them, unless there is an ``out``: torch casts no such call either.
+    ``output_size`` is the convolution's, ``scalars`` are the numbers of a chain that names some.
+    Under autocast tensors are cast as torch's convolutions cast them, unless there is an ``out``:
+    torch casts no such call either.
     """
     plain.not_at_exit()
     if any_autocast() and autocasts(x):
@@ -77,29 +81,30 @@ def call(
         with torch.autocast(x.device.type, enabled=False):
             return call(
                 chain, x, weight, operands, scalars=scalars, stride=stride, padding=padding,
-                output_padding=output_padding, dilation=dilation, groups=groups, out=out,
-                backend=backend, precision=precision,
+                output_padding=output_padding, dilation=dilation, groups=groups,
+                output_size=output_size, out=out, backend=backend, precision=precision,
             )  # fmt: skip
     unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
     whole, into = x, out
     if unbatched:
         whole, into = x.unsqueeze(0), out.unsqueeze(0) if isinstance(out, Tensor) else out
+    numbers: tuple[object, ...] = (stride, padding, output_padding, dilation, groups)
+    if output_size is not None:
+        numbers += (output_size,)
     if scalars:
-        exact = exactly(stride, padding, output_padding, dilation, groups, *scalars.values())
+        exact = exactly(*numbers, *scalars.values())
         what = exact and (chain, exact, tuple(scalars), unbatched, precision)
     else:
-        exact = exactly(stride, padding, output_padding, dilation, groups)
+        exact = exactly(*numbers)
         what = exact and (chain, exact, unbatched, precision)
 
     def prepare(exotic: bool) -> tuple[Chain, Problem]:
         bound = chain.bind(scalars) if scalars else chain
-        options = {
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-            "output_padding": output_padding,
-        }
-        problem = _sized(bound, x, weight, operands, out, options, groups, precision, exotic)
+        options = {"stride": stride, "dilation": dilation, "output_padding": output_padding}
+        problem = _sized(
+            bound, x, weight, operands, out, options, padding, output_size, groups, precision,
+            exotic,
+        )  # fmt: skip
         fitted = bound.fitted({k: tuple(v.shape) for k, v in operands.items()})
         if unbatched and out is not None and out.dim() != len(fitted.result(problem)) - 1:
             raise RuntimeError(
@@ -121,6 +126,8 @@ def _sized(
     operands: Mapping[str, Tensor],
     out: Tensor | None,
     options: Mapping[str, Size],
+    padding: Padding,
+    output_size: Sequence[int] | None,
     groups: int,
     precision: str,
     exotic: bool,
@@ -137,6 +144,7 @@ def _sized(
     for name, size in options.items():
         for each in size if isinstance(size, list | tuple) else (size,):
             integer(name, each)
+    padded, wanted = paddings.read(padding), paddings.sizes(output_size)
     groups = integer("groups", groups)
     for name, tensor in named.items():
         dense(name, tensor)
@@ -170,12 +178,17 @@ def _sized(
         spatial=tuple(x.shape[2:]),
         kernel=tuple(weight.shape[2:]),
         stride=per_axis("stride", options["stride"], rank),
-        padding=per_axis("padding", options["padding"], rank),
+        padding=paddings.integers(padded, rank),
         dilation=per_axis("dilation", options["dilation"], rank),
         output_padding=per_axis("output_padding", options["output_padding"], rank),
         groups=groups,
         **describe(x, precision, exotic),
     )
+    expect_in_torch(problem)
+    if wanted is None:
+        problem = paddings.padded(problem, padded)
+    else:
+        problem = paddings.sized(problem, padded, wanted, chain.met(problem), batched)
     if not batched and any(isinstance(s, Norm) and s.over == "batch" for s in chain.stages):
         raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
     return problem
@@ -350,7 +363,9 @@ def _run(
 
 
 def exactly(*numbers: object) -> tuple[Hashable, ...]:
-    """A key for numbers and lists of integers, the same for the same ones alone; empty for others.
+    """A key for numbers, words, lists of integers and lists of such lists; empty for others.
+
+    It is the same for the same values alone.
 
     By themselves 1 and 1.0 and True would be one key, and so would 0.0 and -0.0: a float goes by
     its bits, and what is neither that nor an integer has no key. Nor has what is being traced.
@@ -365,14 +380,22 @@ def exactly(*numbers: object) -> tuple[Hashable, ...]:
             key.append(each)
         elif type(each) is float:
             key.append(_BITS(each))
-        elif type(each) in _LISTS and {*map(type, each)} <= _INTEGER:  # type: ignore[call-overload]
-            key.append(tuple(each))  # type: ignore[arg-type]
+        elif type(each) is str:
+            key.append(each)
+        elif type(each) in _LISTS:
+            part: tuple[object, ...] = tuple(each)  # type: ignore[arg-type]
+            kinds = {*map(type, part)}
+            if not kinds <= _INTEGER:
+                part = exactly(*part) if kinds <= _LISTS else ()
+                if not part:
+                    return ()
+            key.append(part)
         else:
             return ()
     return tuple(key)
 
 
-_INTEGER, _LISTS, _BITS = {int}, {list, tuple}, Struct("d").pack
+_INTEGER, _LISTS, _BITS = {int}, {list, tuple, torch.Size}, Struct("d").pack
 
 
 def _check(

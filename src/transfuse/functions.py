@@ -8,6 +8,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from transfuse.chain import Chain
 from transfuse.front import Size, call
+from transfuse.padding import Padding
 from transfuse.stages import ConvTranspose, Stage
 from transfuse.tensors import Precision
 
@@ -18,10 +19,11 @@ def conv_transpose(
     bias: Tensor | None = None,
     *,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     output_padding: Size = 0,
     dilation: Size = 1,
     groups: int = 1,
+    output_size: Sequence[int] | None = None,
     before: Sequence[Stage] = (),
     then: Sequence[Stage] = (),
     out: Tensor | None = None,
@@ -41,8 +43,8 @@ def conv_transpose(
     more than memory, it runs as torch operations; a fused backend asked for by name raises there.
     """
     return _convolve(
-        None, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
-        precision, before, then,
+        None, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,
+        backend, precision, before, then,
     )  # fmt: skip
 
 
@@ -51,19 +53,20 @@ def conv_transpose1d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     output_padding: Size = 0,
     groups: int = 1,
     dilation: Size = 1,
     *,
+    output_size: Sequence[int] | None = None,
     out: Tensor | None = None,
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
     """``torch.nn.functional.conv_transpose1d``: x (N, Ci, W) or (Ci, W)."""
     return _convolve(
-        1, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
-        precision,
+        1, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,
+        backend, precision,
     )  # fmt: skip
 
 
@@ -72,19 +75,20 @@ def conv_transpose2d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     output_padding: Size = 0,
     groups: int = 1,
     dilation: Size = 1,
     *,
+    output_size: Sequence[int] | None = None,
     out: Tensor | None = None,
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
     """``torch.nn.functional.conv_transpose2d``: x (N, Ci, H, W) or (Ci, H, W)."""
     return _convolve(
-        2, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
-        precision,
+        2, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,
+        backend, precision,
     )  # fmt: skip
 
 
@@ -93,19 +97,20 @@ def conv_transpose3d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     output_padding: Size = 0,
     groups: int = 1,
     dilation: Size = 1,
     *,
+    output_size: Sequence[int] | None = None,
     out: Tensor | None = None,
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
     """``torch.nn.functional.conv_transpose3d``: x (N, Ci, D, H, W) or (Ci, D, H, W)."""
     return _convolve(
-        3, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
-        precision,
+        3, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,
+        backend, precision,
     )  # fmt: skip
 
 
@@ -127,10 +132,11 @@ def _convolve(
     weight: Tensor,
     bias: Tensor | None,
     stride: Size,
-    padding: Size,
+    padding: Padding,
     output_padding: Size,
     groups: int,
     dilation: Size,
+    output_size: Sequence[int] | None,
     out: Tensor | None,
     backend: str | None,
     precision: Precision,
@@ -140,8 +146,8 @@ def _convolve(
     if has_torch_function((x, weight, bias, out)):
         return _handed_over(
             rank, x, weight, bias, before, then, stride=stride, padding=padding,
-            output_padding=output_padding, groups=groups, dilation=dilation, out=out,
-            backend=backend, precision=precision,
+            output_padding=output_padding, groups=groups, dilation=dilation,
+            output_size=output_size, out=out, backend=backend, precision=precision,
         )  # fmt: skip
     if not isinstance(weight, Tensor):
         raise TypeError(f"weight must be a torch.Tensor, not {type(weight).__name__}")
@@ -163,8 +169,8 @@ def _convolve(
         if has_torch_function(_values(whole.stages)):
             return _handed_over(
                 None, x, weight, bias, before, then, stride=stride, padding=padding,
-                output_padding=output_padding, groups=groups, dilation=dilation, out=out,
-                backend=backend, precision=precision,
+                output_padding=output_padding, groups=groups, dilation=dilation,
+                output_size=output_size, out=out, backend=backend, precision=precision,
             )  # fmt: skip
         chain, operands = whole.lift()
     else:
@@ -179,6 +185,7 @@ def _convolve(
         output_padding=output_padding,
         dilation=dilation,
         groups=groups,
+        output_size=output_size,
         out=out,
         backend=backend,
         precision=precision,

@@ -10,9 +10,14 @@ which lists them, up to a kernel.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 LARGEST = 2**31 - 1
 """Of a stride, padding, dilation or window: torch's own kernels keep them in 32 bits."""
+FARTHEST = 2**33
+"""Of an output padding: that of two paddings and torch's own, each of them at most ``LARGEST``."""
 MOST = 2**48
 """Elements of a tensor: beyond any address space, and no offset in bytes leaves 64 bits."""
 
@@ -32,7 +37,12 @@ class Phase:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: ``n`` inputs, kernel ``k``, stride, padding, dilation, output padding."""
+    """One axis: ``n`` inputs, kernel ``k``, stride, padding, dilation, output padding.
+
+    The outputs are ``size`` of those from ``o = padding`` on in the grid where tap ``k`` puts input
+    ``i`` at ``i*s + k*d``. They may begin before that grid does and end beyond it: ``padding`` and
+    ``output_padding`` have any sign.
+    """
 
     n: int
     k: int
@@ -44,8 +54,17 @@ class Axis:
     @property
     def size(self) -> int:
         """Outputs along the axis: ``(n-1)*s - 2p + d*(k-1) + op + 1``."""
-        reach = self.dilation * (self.k - 1) + 1
-        return (self.n - 1) * self.stride - 2 * self.padding + reach + self.output_padding
+        return self.grid - 2 * self.padding + self.output_padding
+
+    @property
+    def grid(self) -> int:
+        """Outputs before any padding."""
+        return (self.n - 1) * self.stride + self.dilation * (self.k - 1) + 1
+
+    @property
+    def in_torch(self) -> bool:
+        """Whether torch takes such a padding and output padding."""
+        return in_torch(self.stride, self.padding, self.dilation, self.output_padding)
 
     def phases(self, needed: int | None = None) -> tuple[Phase, ...]:
         """The phases of the first ``needed`` outputs (all of them by default), by start."""
@@ -67,7 +86,7 @@ class Axis:
 
     def _below(self, end: int) -> int:
         """How many pairs have ``i * s + k * d < end``."""
-        n = min(self.n, -(-end // self.stride))  # inputs with any such tap
+        n = max(0, min(self.n, -(-end // self.stride)))  # inputs with any such tap
         # The first of them have all k taps; input i has (end - 1 - i * s) // d + 1 of them.
         full = min(n, max(0, (end - 1 - (self.k - 1) * self.dilation) // self.stride + 1))
         some = n - full
@@ -75,6 +94,11 @@ class Axis:
             return full * self.k
         least = end - 1 - (n - 1) * self.stride  # counted from the last input, so that they rise
         return full * self.k + some + _floor_sum(some, self.dilation, self.stride, least)
+
+
+def in_torch(stride: int, padding: int, dilation: int, output_padding: int) -> bool:
+    """Whether torch takes such options of an axis."""
+    return padding >= 0 and 0 <= output_padding < max(stride, dilation)
 
 
 def pooled(
@@ -106,14 +130,18 @@ def _floor_sum(n: int, divisor: int, factor: int, term: int) -> int:
     return total
 
 
-def bounded(where: str, name: str, values: Sequence[int], most: int) -> None:
-    """Refuse what is beyond ``most``; exceptions are torch's, beyond 64 bits ValueError."""
+def bounded(
+    where: str, name: str, values: Sequence[int], most: int, least: int | None = None
+) -> None:
+    """Refuse what is beyond these; exceptions are torch's, beyond 64 bits ValueError."""
     for value in values:
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{where}: {name} must fit 64 bits, but got {name}={value}")
+    shown = values[0] if len(values) == 1 else list(values)
     if any(value > most for value in values):
-        shown = values[0] if len(values) == 1 else list(values)
         raise RuntimeError(f"{where}: {name} must be at most {most}, but got {name}={shown}")
+    if least is not None and any(value < least for value in values):
+        raise RuntimeError(f"{where}: {name} must be at least {least}, but got {name}={shown}")
 
 
 def per_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
@@ -122,15 +150,19 @@ def per_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
     Exceptions are torch's: TypeError for what is not an integer, RuntimeError for a wrong count.
     """
     values = value if isinstance(value, list | tuple) else (value,)
-    numbers = tuple(integer(name, v) for v in values)
-    if len(numbers) == 1:
-        return numbers * rank
-    if len(numbers) != rank:
+    return one_each(name, tuple(integer(name, v) for v in values), rank)
+
+
+def one_each(name: str, values: tuple[T, ...], rank: int, what: str = "integer") -> tuple[T, ...]:
+    """One of ``values`` for each axis; a single one is for all of them."""
+    if len(values) == 1:
+        return values * rank
+    if len(values) != rank:
         raise RuntimeError(
-            f"expected {name} to be one integer or {rank} of them, one per axis, "
-            f"but got {name}={list(numbers)}"
+            f"expected {name} to be one {what} or {rank} of them, one per axis, "
+            f"but got {name}={list(values)}"
         )
-    return numbers
+    return values
 
 
 def integer(name: str, value: object) -> int:

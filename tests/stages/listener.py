@@ -16,8 +16,6 @@ from transfuse.stages.running import Running
 from transfuse.stages.walk import Given, Statistic, Value
 from transfuse.sweeps import Fold, Folding, Slide, View
 
-from ..sweeping import expected
-
 
 def swept(stage: Stage, x: Tensor, env: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """What a stage says it does to ``x``, and the operands as it leaves them."""

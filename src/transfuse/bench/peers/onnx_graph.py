@@ -14,6 +14,7 @@ from torch import Tensor
 from transfuse.bench.peers.base import Missing, library
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
+from transfuse.geometry import Axis
 from transfuse.maths.expr import Call, Constant, Expr, Name, folded
 from transfuse.maths.primitives import complete
 from transfuse.problem import Problem, Shape
@@ -124,9 +125,21 @@ class Graph:
 def _convolution(g: Graph, stage: ConvTranspose, x: str) -> str:
     p = g.problem
     bias = [] if stage.bias is None else [g.vector(stage.bias)]
+    before, after, more = zip(*map(_padding, p.axes), strict=True)
     options: dict[str, Any] = {"kernel_shape": p.kernel, "strides": p.stride, "group": p.groups}
-    options |= {"pads": p.padding * 2, "dilations": p.dilation, "output_padding": p.output_padding}
+    options |= {"pads": before + after, "dilations": p.dilation, "output_padding": more}
     return g.node("ConvTranspose", x, g.constant(g.weight), *bias, **options)
+
+
+def _padding(axis: Axis) -> tuple[int, int, int]:
+    """Padding before and after an axis, and output padding, none of which ONNX has negative."""
+    if axis.in_torch:
+        return axis.padding, axis.padding, axis.output_padding
+    before, after = axis.padding, axis.padding - axis.output_padding
+    more = max(0, -after)
+    if before < 0 or more >= max(axis.stride, axis.dilation):
+        raise Missing(f"ONNX has no padding of {before} before and {after} after an axis")
+    return before, max(0, after), more
 
 
 def _windows(g: Graph, stage: Window) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transfuse.bench.peers.base import Missing, Runner, Work
+from transfuse.reference import in_torch
 from transfuse.stages import ConvTranspose, Kind, Operand, Stage
 from transfuse.stages.norm import Norm
 from transfuse.stages.reduce import Softmax
@@ -28,6 +29,8 @@ def as_written(work: Work) -> Callable[[Tensor], Tensor]:
         if isinstance(stage, ConvTranspose):
             convolve, weight = CONV[problem.rank], work.weight
             bias = env[stage.bias] if isinstance(stage.bias, str) else None
+            if not problem.in_torch:
+                return lambda x: in_torch(problem, convolve, x, weight, bias)
             options = (problem.stride, problem.padding, problem.output_padding)
             return lambda x: convolve(x, weight, bias, *options, problem.groups, problem.dilation)
         if isinstance(stage, Softmax) and stage.sees(problem.rank) is Kind.WHOLE:

@@ -49,9 +49,9 @@ void pool(Values& values, const transfuse_step& s) {
 void convolve(Values& values, const transfuse_program& p) {
     for (int a = 0; a < 3; a++) {
         within("stride", p.stride[a], 1, LARGEST);
-        within("padding", p.padding[a], 0, LARGEST);
+        within("padding", p.padding[a], -LARGEST, LARGEST);
         within("dilation", p.dilation[a], 1, LARGEST);
-        within("output_padding", p.output_padding[a], 0, std::max(p.stride[a], p.dilation[a]) - 1);
+        within("output_padding", p.output_padding[a], -FARTHEST, FARTHEST);
         const Wide size = Wide(values.extents[a] - 1) * p.stride[a] + Wide(p.kernel[a] - 1) * p.dilation[a] -
                           2 * p.padding[a] + p.output_padding[a] + 1;
         if (size < 1 || size > MOST)

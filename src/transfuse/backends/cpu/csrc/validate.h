@@ -7,6 +7,7 @@
 #include "sweep.h"
 
 constexpr int64_t LARGEST = INT32_MAX;        // of a stride, padding or dilation, as in torch
+constexpr int64_t FARTHEST = int64_t(1) << 33;  // of an output padding: of what two paddings may come to
 constexpr int64_t MOST = int64_t(1) << 48;    // elements of a tensor: no offset in bytes leaves int64
 constexpr int64_t WIDEST = int64_t(1) << 62;  // of a window: two paddings and an axis stay in int64
 

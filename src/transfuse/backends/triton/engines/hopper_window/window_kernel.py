@@ -19,9 +19,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from transfuse.backends.triton.engines.hopper_strip.strip_kernel import pick
+from transfuse.backends.triton.engines.hopper_window import window_layout
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow
 from transfuse.backends.triton.epilogue.tile_ops import steps
 from transfuse.backends.triton.versions import async_load, reinterpret
+
+LIFT = gl.constexpr(window_layout.LIFT)
 
 
 @gluon.constexpr_function
@@ -61,9 +64,8 @@ def corner(box, G: gl.constexpr):
 @gluon.jit
 def apart(offset, RESIDUES: gl.constexpr):
     """An offset as residue and shift; a multiple of the residues keeps division positive."""
-    SAFE: gl.constexpr = 1 << 12
-    raised = offset + SAFE * RESIDUES
-    return raised % RESIDUES, raised // RESIDUES - SAFE
+    raised = offset + LIFT * RESIDUES
+    return raised % RESIDUES, raised // RESIDUES - LIFT
 
 
 @gluon.jit

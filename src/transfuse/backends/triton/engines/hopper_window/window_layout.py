@@ -14,6 +14,8 @@ from transfuse.backends.triton.axes import Box, Three
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import SHARED
 from transfuse.backends.triton.tap_table import AxisTaps, TapTable
 
+LIFT = 1 << 12
+"""Inputs that a tap may lie before its anchor, residues apart: the kernel divides no negatives."""
 Products = tuple[tuple[tuple[int, int], ...], ...]
 """For each copy of rows of a pair: (member of the pair, slot) of the products that read it."""
 
@@ -198,6 +200,8 @@ def verdict(tap_table: TapTable, channels: int, groups: int, window: str, before
         last = (line.results - 1) * line.window_stride - line.window_padding + line.members
         if line.window_padding or last > line.outputs:
             return "windows reach past the outputs"
+        if line.low < -LIFT:
+            return f"taps reach {-line.low} inputs back; it takes {LIFT}"
     width = tap_table.width
     pairs = [pair_of(width, pair)[1:] for pair in range(-(-width.members // 2))]
     if any(pair != pairs[0] for pair in pairs) or not pairs[0][1]:

@@ -68,9 +68,9 @@ def divided(offset, residue, AXIS: tl.constexpr, T: tl.constexpr):
     """An offset in inputs as one in rows, and the residue with that of this axis."""
     if T.apart[AXIS] > 1:
         # Offsets may be negative: a multiple of the residues keeps division in the positive.
-        positive = offset + (T.apart[AXIS] << 16)
+        positive = offset + T.apart[AXIS] * T.lift[AXIS]
         residue = residue * T.apart[AXIS] + positive % T.apart[AXIS]
-        offset = positive // T.apart[AXIS] - (1 << 16)
+        offset = positive // T.apart[AXIS] - T.lift[AXIS]
     return offset, residue
 
 

@@ -55,14 +55,16 @@ class Block:
 class Tile(Block):
     """A tile of a convolution.
 
-    ``apart``: residues that lie apart in the copy; ``kept``, ``rows``: channels of a group in the
-    copies of the input and of the weights, padded.
+    ``apart``: residues that lie apart in the copy; ``lift``: what makes every shift of a tap
+    positive; ``kept``, ``rows``: channels of a group in the copies of the input and of the weights,
+    padded.
     """
 
     classes: Three
     members: Three
     residues: Three
     apart: Three
+    lift: Three
     step: Three
     low: int
     inputs: Three
@@ -89,6 +91,7 @@ class Tile(Block):
         padded = -(-work.channels // config.depth) * config.depth
         rows = -(-work.outputs // config.channels) * config.channels
         d, h, w = (len(line.order) for line in tap_table.axes)
+        deep, high, wide = (max(1 << 16, -line.low) for line in tap_table.axes)
         return cls(
             form=config.form,
             box=config.box,
@@ -100,6 +103,7 @@ class Tile(Block):
             members=tap_table.each("members"),
             residues=tap_table.each("residues"),
             apart=apart,
+            lift=(deep, high, wide),
             step=tap_table.each("step"),
             low=low,
             inputs=tap_table.each("inputs"),
