@@ -58,6 +58,13 @@ class Backend(ABC):
     differentiable: bool
     """Whether it runs torch operations alone, which gradients, traces and transforms follow."""
 
+    def __eq__(self, other: object) -> bool:
+        """Backends have no state: two of one class are the same."""
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
     @abstractmethod
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:
         """Whether it runs a chain."""
