@@ -156,7 +156,7 @@ def explained(chain: Chain, plan: Plan) -> list[Tiles]:
     here = torch.device("cuda", 0)
     if kind and torch.cuda.is_available() and tuned.capability(here) == wanted:
         name = tuned.gpu(here)
-    choices: dict[Segment, tuned.Choice] = {}
+    choices: dict[Segment, tuned.ChosenTiling] = {}
 
     def choose(each: Segment, work: Workload) -> Tiling:
         choices[each] = tuned.choose(lowered, core, each, work, name, wanted)

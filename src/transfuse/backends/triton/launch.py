@@ -19,7 +19,7 @@ UNREAD = 0
 """The number of a tensor that is always there, for a parameter that is not looked at."""
 
 NO_MORE = 0
-"""More rounds of a loop that has one: a number that no compiler is to know (``kernels/hopper.py``).
+"""More rounds of a loop that has one: a number that no compiler is to know (``strip_kernel.py``).
 """
 
 

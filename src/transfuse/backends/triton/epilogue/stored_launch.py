@@ -1,4 +1,4 @@
-"""What is left of a pass once its results are stored, or shares of them."""
+"""What is left of a segment once its results are stored, or shares of them."""
 
 from math import prod
 
@@ -13,7 +13,7 @@ from transfuse.backends.triton.lower import Segment, power
 
 
 def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
-    """The rest of a pass, and the statistic that it gathers."""
+    """The rest of a segment, and the statistic that it gathers."""
     batch, channels = draft.core.batch, each.source.c
     sizes = three(each.source.spatial, 1)
     resident = each.resident
@@ -38,7 +38,7 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
         strides=out.strides,
         linear=linear(sizes, out.strides),
         wide=wide(each.source, source.strides) or wide(each.result, out.strides),
-        steps=table,
+        ops=table,
         late=draft.kind(each.late),
         over_batch=statistic is not None and statistic.over_batch,
         counted=1 if statistic is None else statistic.channels,

@@ -9,13 +9,12 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow, nearest_tf32
-from transfuse.backends.triton.epilogue.tile_ops import steps
+from transfuse.backends.triton.epilogue.records import Channels, Operands
+from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 
 
 @triton.jit
-def copy_input(
-    program, x, rows, batch, block, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr
-):
+def copy_input(program, x, rows, batch, block, operands, C: tl.constexpr, ACC: tl.constexpr):
     """A block of channels times a block of positions of one plane of rows, of a few samples."""
     SAMPLES: tl.constexpr = C.samples
     slot = program % C.channel_blocks * C.block_c + tl.arange(0, C.block_c)
@@ -41,7 +40,7 @@ def copy_input(
     for i in tl.static_range(SAMPLES):
         n = first + i
         here = live[:, None] & inside[None, :] & (n < batch)
-        v = sources(x, n, d, h, w, plane, channel, live, here, tensors, numbers, C, ACC)
+        v = sources(x, (n, d, h, w), plane, Channels(channel, live), here, operands, C, ACC)
         v = tl.where(here, v, 0.0)
         if C.tf32:
             v = nearest_tf32(v)
@@ -55,10 +54,10 @@ def copy_input(
 
 
 @triton.jit
-def sources(
-    x, n, d, h, w, plane, channel, live, here, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr
-):
-    """What the prologue makes of the tensor at (n, d, h, w)."""
+def sources(x, at, plane, channels, here, operands, C: tl.constexpr, ACC: tl.constexpr):
+    """What the prologue makes of the tensor at n, d, h, w."""
+    n, d, h, w = at
+    channel, live = channels
     BLOCK_C: tl.constexpr = C.block_c
     BLOCK_P: tl.constexpr = C.block_p
     RUN: tl.constexpr = C.run
@@ -72,7 +71,7 @@ def sources(
     if C.pool == "":
         place = d * C.strides[2] + h * C.strides[3] + w * C.strides[4]
         v = tl.load(base + place[None, :], mask=here, other=0.0).to(ACC)
-        v = steps(v, channel, live, live, n, tensors, numbers, 1, BEFORE, 0)
+        v = apply_ops(v, channels, live, n, operands, 1, BEFORE, 0)
     else:
         v = tl.full([BLOCK_C, BLOCK_P], float("-inf") if C.pool == "max" else 0.0, ACC)
         MEMBERS: tl.constexpr = C.members
@@ -93,7 +92,7 @@ def sources(
                 there = here & (there & (u >= 0) & (u < C.source[2]))[None, :]
                 place = z * C.strides[2] + y * C.strides[3] + u * C.strides[4]
             part = tl.load(base + place[None, :], mask=there, other=0.0).to(ACC)
-            part = steps(part, channel, live, live, n, tensors, numbers, 1, BEFORE, 0)
+            part = apply_ops(part, channels, live, n, operands, 1, BEFORE, 0)
             if C.pool == "max":
                 part = tl.where(there, part, float("-inf"))
                 if RUN > 1:
@@ -104,7 +103,7 @@ def sources(
                 if RUN > 1:
                     part = tl.sum(tl.reshape(part, [BLOCK_C, BLOCK_P, RUN]), 2)
                 v += part
-    return steps(v, channel, live, live, n, tensors, numbers, 1, AFTER, 0)
+    return apply_ops(v, channels, live, n, operands, 1, AFTER, 0)
 
 
 @triton.jit
@@ -147,4 +146,5 @@ def pack(
     if program < W.programs:
         copy_weights(program, weight, packed, slot_of_tap, wild, W)
     else:
-        copy_input(program - W.programs, x, rows, batch, block, tensors, numbers, C, ACC)
+        operands = Operands(tensors, numbers)
+        copy_input(program - W.programs, x, rows, batch, block, operands, C, ACC)
