@@ -40,7 +40,9 @@ class LaunchPlan:
         memory = list(tensors)
         for at, size, dtype in self.scratch:
             memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
-        for launch in self.launches:  # all of them before one runs: none may be known to be wrong
+        for (
+            launch
+        ) in self.launches:  # all before one runs: where one is miscompiled, nothing is written
             launch.compile(memory)
         for launch in self.launches:
             launch.first(memory)

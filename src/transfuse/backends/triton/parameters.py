@@ -51,7 +51,8 @@ class TensorMap:
         found = parameters(self.boxes.of(memory), self.meta)[0]
         if type(found).__basicsize__ != 2 * MAP or id(found) % MAP:
             raise Strange("a descriptor that is no tensor map")
-        return ctypes.string_at(id(found) + MAP, MAP)  # aligned, so behind the object's head
+        # The object is Python's header, padded to the alignment of the map, and then the map.
+        return ctypes.string_at(id(found) + MAP, MAP)
 
 
 def sizes(ptx: str) -> tuple[list[int], int]:
@@ -132,7 +133,8 @@ class Layout:
         """The places of a launch's parameters, of the pointers to them, of its configuration."""
         room, threads = sizes(launch.compiled.asm["ptx"])
         plain(launch, threads)
-        # Behind its arguments a kernel takes two more addresses: scratch memory that it lacks.
+        # Triton gives every kernel two more addresses after its arguments, of scratch memory. None
+        # of these kernels asks for any, so both are null.
         passed = [*values(launch, memory), None, None]
         if len(passed) != len(room):
             raise Strange(f"{len(passed)} parameters are not {room}")

@@ -239,7 +239,7 @@ def refresh() -> None:
                 kept.append((path, read(path)))
             except TunedFileError as error:
                 faults.append(str(error))
-    # All of this first: a warning may be an error to its user.
+    # Files are in force before anybody is warned: where warnings are errors, the first one raises.
     _files.stamps, _files.entries = stamps, tuple(kept)
     _files.generation += 1
     for fault in faults:
@@ -331,7 +331,7 @@ def put(entries: Iterable[Entry], path: Path | None = None) -> Path:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """One writer at a time; the kernel frees the lock of one that dies."""
-    import fcntl  # Triton, too, is for Linux alone
+    import fcntl  # for Linux alone, as Triton is
 
     file = os.open(_beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:

@@ -20,7 +20,7 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     group = channels
     if not each.channel_stage:
         group = resident.size if resident is not None else min(channels, 16)
-    block_c = max(2, power(group))  # a tile of one is what a sum over channels leaves
+    block_c = max(2, power(group))  # tile ops take an axis of 1 for a sum over channels
     block_p = power(prod(sizes))
     if resident is None:
         block_p = min(block_p, max(16, 8192 // block_c))

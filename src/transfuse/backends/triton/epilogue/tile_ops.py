@@ -61,7 +61,8 @@ def apply_ops(
             v = v + times(term, numbers, S.factor[i])
         elif S.ops[i] == "add_number":
             v = v + number(numbers, S.at[i], v)
-        elif S.ops[i] == "poison":  # a bias that cancels but for NaN and Inf
+        elif S.ops[i] == "poison":
+            # A rewrite dropped this bias, since it cancels. Only its NaN and Inf are to show.
             v = v + 0.0 * operand(tensors, S.at[i], channel, live, v, AXIS)
         elif S.ops[i] == "scale":
             v = v * operand(tensors, S.at[i], channel, live, v, AXIS)

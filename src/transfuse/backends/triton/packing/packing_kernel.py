@@ -27,8 +27,9 @@ def copy_input(program, x, rows, batch, block, operands, C: tl.constexpr, ACC: t
     samples = (batch + SAMPLES - 1) // SAMPLES
     first = program % samples * SAMPLES
     residue = program // samples
-    # ``block`` is C.block_p, at run time: as a shift, LLVM packs it with another one and lets that
-    # one's overflow spill into this.
+    # ``block`` equals C.block_p, but is an argument at run time. A product with a constant power of
+    # two becomes a shift, and LLVM may do two shifts of 32 bits as one of 64, in which the overflow
+    # of one number reaches the other (``miscompiles.py``).
     BLOCK_P: tl.constexpr = C.block_p
     at = tl.multiple_of(plane * block + tl.arange(0, BLOCK_P), BLOCK_P)
     d = (depth + C.low) * C.residues[0] + residue // (C.residues[1] * C.residues[2])
@@ -126,7 +127,7 @@ def copy_weights(program, weight, packed, slot_of_tap, wild, W: tl.constexpr):
     source = (group * W.group_channels + ci).to(tl.int64) * W.strides[0]
     source = weight + co.to(tl.int64) * W.strides[1] + source[None, :] + place[:, None]
     v = tl.load(source, mask=real, other=0.0)
-    wide = v if v.dtype == tl.float64 else v.to(tl.float32)  # the interpreter cannot take off bf16
+    wide = v if v.dtype == tl.float64 else v.to(tl.float32)  # the interpreter cannot subtract bf16
     tl.store(answer, tl.max(tl.max(tl.where(wide - wide == 0, 0, 1), 1), 0))
     if W.tf32:
         v = nearest_tf32(v)

@@ -258,8 +258,9 @@ def consume(
             else:
                 even = warpgroup_mma_wait(1, deps=[even])
         begun = step
-        # One round, though no compiler knows: the assembler (ptxas 12.8) moves the first use of the
-        # sums before the wait for them, but not into a loop.
+        # This loop runs once: ``more`` is 0. It is there for the assembler (ptxas 12.8), which
+        # moves the first use of the sums before the wait for them, but moves nothing into a loop.
+        # It must not know that there is one round only: ``more`` is an argument at run time.
         rounds = gl.to_tensor(1)
         while rounds > 0:
             for s in range(nd * nh * BLOCKS):
@@ -332,7 +333,7 @@ def convolve_strip(
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(C.swizzle, C.itemsize * 8, 2)
     WIDE: gl.constexpr = C.positions if C.axis == 0 else C.channels
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 32 // C.itemsize])
-    # A row is indexed by its own: the strip's views start anywhere.
+    # The first axis counts single rows of all strips, so that a view can start at any row.
     strips = gl.allocate_shared_memory(x.dtype, [C.x_stages * C.strip, 1, C.depth], SWIZZLED)
     weights = gl.allocate_shared_memory(x.dtype, [C.w_stages, C.channels, C.depth], SWIZZLED)
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()

@@ -333,7 +333,8 @@ def choose(
         return None
     x_stages, w_stages = (3, 6) if geometry.joined == 2 else (2, 8)
     if {"softmax", "sum"} & set(after.after.ops) and geometry.joined == 2:
-        # Long steps: the less the loop asks for, the better. Two programs keep out of step.
+        # The epilogue takes as long as the products. Weights that are held need no barriers; else
+        # two small programs share a multiprocessor, and one multiplies while the other finishes.
         for each in alike:
             if each.hold and each.x_stages == 3:
                 return each
