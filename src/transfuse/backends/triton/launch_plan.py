@@ -40,9 +40,8 @@ class LaunchPlan:
         memory = list(tensors)
         for at, size, dtype in self.scratch:
             memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
-        for (
-            launch
-        ) in self.launches:  # all before one runs: where one is miscompiled, nothing is written
+        # All are compiled before the first one runs: where one is miscompiled, nothing is written.
+        for launch in self.launches:
             launch.compile(memory)
         for launch in self.launches:
             launch.first(memory)
