@@ -19,7 +19,7 @@ from transfuse.elements import float32_on_cuda
 from transfuse.operators import Operator, Solution
 from transfuse.plan import Plan, fused
 from transfuse.problem import Problem, on_cuda
-from transfuse.rewrite import Step, rewrite
+from transfuse.rewrite import Rewritten, rewrite
 from transfuse.stages import Stage
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Explanation:
 
     problem: Problem
     chain: Chain
-    rewrites: tuple[Step, ...]
+    rewrites: tuple[Rewritten, ...]
     fused: Plan
     verdicts: Mapping[str, Verdict]
     chosen: str

@@ -1,7 +1,7 @@
-"""Tiles by measurement: pass by pass, candidate by candidate, the best one kept on disk.
+"""Tiles by measurement: segment by segment, candidate by candidate, the best one kept on disk.
 
-A candidate is timed as the whole call, the other passes as they are: what one pass leaves behind,
-the next one reads.
+A candidate is timed as the whole call, the other segments as they are: what one segment leaves
+behind, the next one reads.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found for one pass, and the file that holds it now."""
+    """What was found for one segment, and the file that holds it now."""
 
     key: tuned.Key
     problem: str
@@ -61,7 +61,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A pass that has no tiles to tune, and why."""
+    """A segment that has no tiles to tune, and why."""
 
     key: tuned.Key
     problem: str
@@ -69,10 +69,10 @@ class Skipped:
 
 
 class Tuner:
-    """The passes of one problem that convolve; iterating tunes them in order.
+    """The segments of one problem that convolve; iterating tunes them in order.
 
-    ``budget`` seconds go to each pass and at most ``most`` candidates; ``tell`` hears of each one.
-    What an interrupt leaves of a pass is kept, too.
+    ``budget`` seconds go to each segment and at most ``most`` candidates; ``tell`` hears of each.
+    What an interrupt leaves of a segment is kept, too.
     """
 
     def __init__(
@@ -259,8 +259,8 @@ class Tuner:
 
 
 def _careful(launch: Launch) -> bool:
-    """Whether it is the second launch of a pass, for weights that are not finite."""
-    return launch.kernel is convolve and launch.arguments[-1] is True
+    """Whether it is the second launch of a segment, for weights that are not finite."""
+    return launch.kernel is convolve and launch.arguments[-1].careful
 
 
 def _seconds(trial: Trial) -> float:

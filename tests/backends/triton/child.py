@@ -156,7 +156,7 @@ def described(launch: Any) -> dict[str, Any]:
         tile = next(each for each in launch.arguments if type(each).__name__ == "Tile")
         keys = ("form", "box", "cross", "lone", "joined", "ordered", "depthwise", "split")
         found |= {key: getattr(tile, key) for key in keys}
-        found["careful"] = launch.arguments[-1] is True
+        found["careful"] = launch.arguments[-1].careful
     return found
 
 

@@ -1,4 +1,4 @@
-"""Jobs of ``test_frame.py``, as a script: launches against a CUDA driver that only looks at them.
+"""Jobs of ``test_parameters.py``, as a script: launches for a CUDA driver that only looks at them.
 
 ``stub/libcuda.c`` takes the driver's place for this whole process. Above it, Triton's own launcher
 is the real one, so what the fast way passes can be compared with what Triton passes, bit for bit.

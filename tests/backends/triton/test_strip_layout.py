@@ -37,7 +37,7 @@ AFTER = Epilogue(
 )
 
 
-def lattice_of(axes: tuple[Axis, ...]) -> TapTable:
+def table_of(axes: tuple[Axis, ...]) -> TapTable:
     return TapTable.of(axes, ((1, 1, 0),) * len(axes), tuple(each.size for each in axes), False)
 
 
@@ -104,7 +104,7 @@ def convolve(x: np.ndarray, w: np.ndarray, tap_table: TapTable, geometry: StripG
 @pytest.mark.parametrize("name", CASES)
 def test_strips_views_and_places(name: str, cross: bool) -> None:
     batch, axes = CASES[name]
-    tap_table = lattice_of(axes)
+    tap_table = table_of(axes)
     assert verdict(tap_table, 64, 4, 1, False) == ""
     geometry = StripGeometry.of(tap_table, batch, OUTPUTS, CHANNELS, cross)
     rng = np.random.default_rng(0)
@@ -124,7 +124,7 @@ def test_strips_views_and_places(name: str, cross: bool) -> None:
 
 
 def test_layouts_fit() -> None:
-    tap_table = lattice_of((Axis(512, 3), Axis(512, 7)))
+    tap_table = table_of((Axis(512, 3), Axis(512, 7)))
     geometry = StripGeometry.of(tap_table, 8, 64, 64, False)
     for itemsize in (2, 4):
         found = configs(geometry, itemsize, AFTER, itemsize)
@@ -135,7 +135,7 @@ def test_layouts_fit() -> None:
 
 def test_many_channels() -> None:
     """Blocks of 128 for each class, unless all channels must meet in one tile."""
-    tap_table = lattice_of((Axis(8, 3, 3), Axis(20, 4, 2, 1)))
+    tap_table = table_of((Axis(8, 3, 3), Axis(20, 4, 2, 1)))
     geometry = StripGeometry.of(tap_table, 2, 300, 16, True)
     after = replace(AFTER, strides=(300 * 1000, 1000, 0, 40, 1), linear=False)
     config = configs(geometry, 2, after, 2)[0]
@@ -157,11 +157,11 @@ def test_blocks_of_channels() -> None:
 
 
 def test_refusals() -> None:
-    tap_table = lattice_of((Axis(8, 3, 3),))
+    tap_table = table_of((Axis(8, 3, 3),))
     assert "width classes" in verdict(tap_table, 64, 4, 1, False)
-    tap_table = lattice_of((Axis(8, 3, 2),))
+    tap_table = table_of((Axis(8, 3, 2),))
     assert "groups" in verdict(tap_table, 64, 4, 2, False)
     assert "window" in verdict(tap_table, 64, 4, 1, True)
     assert "tensor cores" in verdict(tap_table, 64, 8, 1, False)
-    tap_table = lattice_of((Axis(400, 3, 1, 0, 200),))
+    tap_table = table_of((Axis(400, 3, 1, 0, 200),))
     assert "beyond its tile" in verdict(tap_table, 64, 4, 1, False)

@@ -1,4 +1,4 @@
-"""The tap_table of one axis, by brute force: every (output, tap) pair once, zeros around it."""
+"""The tap table of one axis, by brute force: every (output, tap) pair once, zeros around it."""
 
 from itertools import product
 from math import prod

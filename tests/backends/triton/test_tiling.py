@@ -117,7 +117,7 @@ def check(work: Workload, config: Tiling, capability: int) -> None:
 
 
 def test_tiles_cover_every_anchor_once() -> None:
-    """Anchors of small problems, tile by tile, as ``kernels/tiles.py`` places them."""
+    """Anchors of small problems, tile by tile, as ``anchors.py`` places them."""
     small = [s for s in SHAPES if prod(s.tap_table.each("anchors")) * s.batch < 2000]
     assert len(small) > 30
     for work in small[::3]:

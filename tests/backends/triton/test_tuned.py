@@ -72,7 +72,7 @@ PLAIN = Chain(conv_transpose(2))
 PROBLEM = Problem.parse("n8 ci64 co64 i100x120 k3x7 fp32 tf32 cuda:sm90")
 
 
-def chosen(problem: Problem = PROBLEM, gpu: str = GPU) -> tuned.Choice:
+def chosen(problem: Problem = PROBLEM, gpu: str = GPU) -> tuned.ChosenTiling:
     ((lowered, core, each, shape),) = passes(PLAIN, problem)
     return tuned.choose(lowered, core, each, shape, gpu, 90)
 
@@ -85,13 +85,13 @@ def stored(config: tiling.Tiling, ms: float = 0.5, **changes) -> tuned.Entry:
 
 def test_without_files_the_heuristic_decides():
     ((_, _, _, shape),) = passes(PLAIN, PROBLEM)
-    assert chosen() == tuned.Choice(tiling.heuristic(shape, 90), "heuristic")
+    assert chosen() == tuned.ChosenTiling(tiling.heuristic(shape, 90), "heuristic")
     assert chosen().config != TILES
 
 
 def test_a_stored_choice_is_taken_for_its_bucket_and_no_other(file):
     tuned.put([stored(TILES)])
-    assert chosen() == tuned.Choice(TILES, str(file))
+    assert chosen() == tuned.ChosenTiling(TILES, str(file))
     near = replace(PROBLEM, batch=5, spatial=(65, 128))
     assert chosen(near).config == TILES
     for other in (
@@ -119,9 +119,9 @@ def test_an_entry_of_another_engine_is_kept_and_not_taken(file):
 def test_the_users_file_goes_before_the_shipped_one(file):
     other = replace(TILES, stages=2)
     shipped = tuned.put([stored(other)], tuned.SHIPPED / "gpu.json")
-    assert chosen() == tuned.Choice(other, str(shipped))
+    assert chosen() == tuned.ChosenTiling(other, str(shipped))
     tuned.put([stored(TILES)])
-    assert chosen() == tuned.Choice(TILES, str(file))
+    assert chosen() == tuned.ChosenTiling(TILES, str(file))
 
 
 def test_tiles_that_do_not_fit_give_way_to_the_heuristic(file):
@@ -172,7 +172,7 @@ def test_a_broken_file_is_refused_by_name_and_left_as_it_is(file, text):
     assert message.startswith(f"{file}: ")
     assert "\n" not in message
     tuned.refresh()  # it is said once; here a second warning would be an error
-    assert chosen() == tuned.Choice(TILES, str(shipped))
+    assert chosen() == tuned.ChosenTiling(TILES, str(shipped))
     with pytest.raises(tuned.TunedFileError, match=file.name):
         tuned.put([entry()])
     assert file.read_bytes() == held

@@ -25,7 +25,7 @@ CASES = {
 CHANNELS, OUTPUTS, BATCH = 3, 2, 3
 
 
-def lattice_of(axes: tuple[Axis, ...], pool: int) -> TapTable:
+def table_of(axes: tuple[Axis, ...], pool: int) -> TapTable:
     results = tuple((each.size - pool) // pool + 1 for each in axes)
     return TapTable.of(axes, ((pool, pool, 0),) * len(axes), results, False)
 
@@ -98,7 +98,7 @@ def pooled(
 def test_pairs_of_members(name: str) -> None:
     axes, pool = CASES[name]
     rank = len(axes)
-    tap_table = lattice_of(axes, pool)
+    tap_table = table_of(axes, pool)
     assert verdict(tap_table, OUTPUTS, 1, "max", False) == ""
     box = (2 if rank > 2 else 1, 2 if rank > 1 else 1, 2, 2)
     split = tap_table.depth.members
@@ -121,7 +121,7 @@ def test_pairs_of_members(name: str) -> None:
 def test_pairs_share_their_copies() -> None:
     """Of kernel 5 at stride 2, three copies of rows serve five products."""
     geometry = WindowGeometry.of(
-        lattice_of((Axis(32, 5, 2, 2),) * 3, 6), 16, 64, 32, (2, 2, 2, 16), 6, "max"
+        table_of((Axis(32, 5, 2, 2),) * 3, 6), 16, 64, 32, (2, 2, 2, 16), 6, "max"
     )
     assert [len(each) for each in geometry.products] == [2, 2, 1]
     found = rings(geometry, 32, 4)
@@ -132,7 +132,7 @@ def test_pairs_share_their_copies() -> None:
 
 def test_choice() -> None:
     """Boxes that waste nothing, and enough shares for every multiprocessor."""
-    tap_table = lattice_of((Axis(32, 5, 2, 2),) * 3, 6)
+    tap_table = table_of((Axis(32, 5, 2, 2),) * 3, 6)
     found = choose(tap_table, 16, 64, 32, 32, 4, "max", 132)
     assert found is not None
     geometry, _ = found
@@ -144,8 +144,8 @@ def test_choice() -> None:
 
 
 def test_refusals() -> None:
-    plain = lattice_of((Axis(9, 5, 2, 2),) * 2, 6)
+    plain = table_of((Axis(9, 5, 2, 2),) * 2, 6)
     assert "channels" in verdict(plain, 129, 1, "max", False)
     assert "one group" in verdict(plain, 64, 2, "max", False)
     assert "one group" in verdict(plain, 64, 1, "max", True)
-    assert "classes" in verdict(lattice_of((Axis(9, 5, 2),) * 2, 3), 64, 1, "max", False)
+    assert "classes" in verdict(table_of((Axis(9, 5, 2),) * 2, 3), 64, 1, "max", False)

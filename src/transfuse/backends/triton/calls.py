@@ -49,13 +49,14 @@ def run(
 ) -> Tensor:
     """The result of a chain, in ``out`` if that is given."""
     device = x.device
-    if not plan.problem.batch:  # nothing to compute, and nothing to divide by it
+    if not plan.problem.batch:  # nothing to compute, and tiles are counted by the batch
         return _result(plan, x, device) if out is None else out
     flat = [_flat(operand) for operand in operands.values()] if operands else []
     moved = _moved(chain, operands, flat) if chain.updates else {}
     strides = x.stride(), weight.stride(), None if out is None else out.stride()
     known = (x, weight, *flat) if out is None else (x, weight, *flat, out)
-    # A plan by itself: a launch plan keeps its own, so that no other is taken for it.
+    # The id of a plan will do for a key: what is kept under it keeps the plan alive, so that no
+    # other plan can have the same id.
     types = tuple([operand.dtype for operand in flat])
     key = (id(plan), strides, types, device, _unaligned(known), tuned.generation())
     ready = _ready.get(key)
@@ -151,7 +152,7 @@ def explained(chain: Chain, plan: Plan) -> list[Tiles]:
     here = torch.device("cuda", 0)
     if kind and torch.cuda.is_available() and tuned.capability(here) == wanted:
         name = tuned.gpu(here)
-    choices: dict[Segment, tuned.Choice] = {}
+    choices: dict[Segment, tuned.ChosenTiling] = {}
 
     def choose(each: Segment, work: Workload) -> Tiling:
         choices[each] = tuned.choose(lowered, core, each, work, name, wanted)

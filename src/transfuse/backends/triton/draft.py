@@ -27,7 +27,7 @@ X, WEIGHT, OUT, OPERANDS = range(4)
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor between two passes: its number, and how it lies."""
+    """A tensor between two segments: its number, and how it lies."""
 
     number: int
     strides: Five
@@ -47,7 +47,7 @@ class Partials:
     run: int
 
 
-class Packed(NamedTuple):
+class PackedCopies(NamedTuple):
     """The numbers of the copies of input and weights, and of what was found in these.
 
     ``wild`` are 32-bit integers: whether weights were not finite, as the careful launch sums it up,
@@ -81,7 +81,7 @@ class Draft:
         self.bytes = 0
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
-        self.packed: dict[tuple[PackedInput, PackedWeights], Packed] = {}
+        self.packed: dict[tuple[PackedInput, PackedWeights], PackedCopies] = {}
         self.acc = ACC[core.dtype]
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
 
@@ -106,7 +106,7 @@ class Draft:
         self.launches.append(Launch(kernel, programs, arguments, options))
 
     def workload(self, each: Segment) -> Workload:
-        """A pass that convolves, as tiles are chosen for it."""
+        """A segment that convolves, as tiles are chosen for it."""
         return workload_of(self.lowered, self.core, each)
 
     def memory(self, elements: int, dtype: torch.dtype | None = None) -> int:
@@ -117,7 +117,7 @@ class Draft:
         return OPERANDS + len(self.names) + len(self.scratch) - 1
 
     def between(self, shape: Shape, form: str = "box", parts: int = 1) -> Place:
-        """A tensor between two passes; channels innermost where tiles are of samples."""
+        """A tensor between two segments; channels innermost where tiles are of samples."""
         d, h, w = three(shape.spatial, 1)
         n, c = shape.n, shape.c
         strides: Five = (c * d * h * w, d * h * w, h * w, w, 1)
@@ -136,7 +136,7 @@ class Draft:
         return All(tuple(numbers))
 
     def gather(self, each: Segment, tiles: int, parts: int) -> Partials:
-        """Memory for the partials of a pass, so many of each tile; none where it gathers none."""
+        """Memory for the partials of a segment, so many a tile; none where it gathers none."""
         at = gathered(each)
         if at is None:
             return Partials(UNREAD, 0, tiles, 0)
@@ -152,7 +152,7 @@ class Draft:
     def epilogue(
         self, each: Segment, out: Place, arguments: OpArguments, ordered: bool
     ) -> Epilogue:
-        """What follows the sums of a pass. ``ordered``: rows follow each other as results do."""
+        """What follows the sums of a segment. ``ordered``: rows follow each other as results do."""
         before, after = arguments.table(each.before), arguments.table(each.after)
         at = gathered(each)
         return Epilogue(
@@ -173,12 +173,12 @@ class Draft:
 
 
 def gathered(each: Segment) -> int | None:
-    """The statistic that a pass gathers."""
+    """The statistic that a segment gathers."""
     return each.early if each.early is not None else each.late
 
 
 def apart(each: Segment, channels: int) -> tuple[Segment, Segment]:
-    """A pass of so many channels up to its window, and what is left of it."""
+    """A segment of so many channels up to its window, and what is left of it."""
     shape = each.result._replace(c=channels)
     alone = replace(each, result=shape, after=(), late=None, stores=True)
     return alone, replace(each, convolves=False, source=shape, before=(), early=None)
@@ -194,5 +194,5 @@ def kind_of(window: Window | None) -> str:
 
 
 def numbers(arguments: OpArguments) -> tuple[float, ...]:
-    """The numbers of steps; one that is not looked at where there are none."""
+    """The numbers of tile ops; one that is not looked at where there are none."""
     return tuple(arguments.numbers) or (0.0,)

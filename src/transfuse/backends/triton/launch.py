@@ -19,8 +19,8 @@ UNREAD = 0
 """The number of a tensor that is always there, for a parameter that is not looked at."""
 
 NO_MORE = 0
-"""More rounds of a loop that has one: a number that no compiler is to know (``kernels/hopper.py``).
-"""
+"""The argument ``more`` of Hopper's kernels: rounds of a loop after its first, which no compiler is
+to know to be none (``strip_kernel.consume`` says why)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A plan as launches: which steps run in which kernel, what is gathered, what is stored."""
+"""A plan as launches: which ops run in which kernel, what is gathered, what is stored."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,10 +33,10 @@ MOST_PARTS = 256
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an expression, as ``kernels/expressions.py`` takes it.
+    """A part of an expression, as ``epilogue/expressions.py`` takes it.
 
     ``"x"`` is the running value; ``"number"`` and ``"tensor"`` are arguments of the launch, the one
-    ``at`` so many after the first of the step; all else is a primitive with its arguments.
+    ``at`` so many after the first of the op; all else is a primitive with its arguments.
     """
 
     op: str
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True)
 class TileOp:
-    """One step of a tile. ``tensors`` are operands by name, or ``(statistic, half)``.
+    """What is done to a tile in registers. ``tensors``: operands by name, or (statistic, half).
 
     ``factor`` multiplies its result: a softmax takes it into the shares, an addition into its term
     (what it is added to was multiplied before).
@@ -110,7 +110,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Lowered:
-    """What a backend launches: prologue, passes in order, and the statistics between them."""
+    """What a backend launches: prologue, segments in order, and the statistics between them."""
 
     prologue: tuple[TileOp, ...]
     pool: Window | None
@@ -194,7 +194,7 @@ class _Walk:
         self._segment(shapes[-1], late=None, stores=True)
 
     def _sees(self, shape: Shape) -> bool:
-        """Whether a tile of the pass under way holds all channels."""
+        """Whether a tile of the segment under way holds all channels."""
         problem = self.plan.problem
         grouped = problem.groups > 1 and problem.groups < problem.in_channels
         return not self.convolves or (shape.c <= MOST_CHANNELS and (not grouped or shape.c == 1))
@@ -329,7 +329,7 @@ _OWN: dict[Expr, Callable[..., tuple[TileOp, ...]]] = {
     sigmoid.pattern: lambda: (TileOp("sigmoid"),),
     tanh.pattern: lambda: (TileOp("tanh"),),
 }
-"""Expressions with steps of their own, which others fold into."""
+"""Expressions with ops of their own, which others fold into."""
 
 
 def _map(stage: Map) -> tuple[TileOp, ...]:
@@ -428,7 +428,7 @@ def _apply(stage: Stage, shape: Shape, at: int) -> tuple[TileOp, ...]:
 
 
 def _of_batch(stage: Stage) -> bool:
-    """Whether a statistic covers all samples, which no program of a later pass holds."""
+    """Whether a statistic covers all samples, which no program of a later segment holds."""
     return isinstance(stage, Norm) and stage.over == "batch"
 
 

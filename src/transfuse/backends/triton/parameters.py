@@ -1,7 +1,7 @@
 """The parameters of a launch plan's launches, laid out once as the driver reads them.
 
 Triton's own way to launch looks at each argument in Python and encodes each descriptor, every time:
-several times what a small problem takes to compute. A frame holds every parameter of every launch,
+several times what a small problem takes to compute. A buffer holds every parameter of every launch,
 and what is left for a call is to write a few addresses into it.
 
 Which parameters a kernel has, and how large they are, is read from its PTX. Where anything is not
@@ -40,7 +40,7 @@ class Strange(Exception):
 
 
 @dataclass(frozen=True)
-class Map:
+class TensorMap:
     """A descriptor among the parameters of a launch, and what Triton knows of it."""
 
     boxes: Boxes
@@ -51,7 +51,8 @@ class Map:
         found = parameters(self.boxes.of(memory), self.meta)[0]
         if type(found).__basicsize__ != 2 * MAP or id(found) % MAP:
             raise Strange("a descriptor that is no tensor map")
-        return ctypes.string_at(id(found) + MAP, MAP)  # aligned, so behind the object's head
+        # The object is Python's header, padded to the alignment of the map, and then the map.
+        return ctypes.string_at(id(found) + MAP, MAP)
 
 
 def sizes(ptx: str) -> tuple[list[int], int]:
@@ -78,7 +79,7 @@ def values(launch: Launch, memory: Sequence[int]) -> Iterator[Any]:
                 yield from flat(*each)
         elif isinstance(value, Boxes):
             meta = next(metas, None)  # without: the GPU knows no maps, and is told an address
-            yield At(value.number) if meta is None else Map(value, meta)
+            yield At(value.number) if meta is None else TensorMap(value, meta)
             yield from parameters(value.of(memory), meta)[1:]
         elif kind != "constexpr":
             yield value
@@ -116,7 +117,7 @@ def number(value: Any, size: int) -> bytes:
 
 
 class Layout:
-    """Where everything lies in a frame, from its start: first what every launch may read.
+    """Where everything lies in a buffer, from its start: first what every launch may read.
 
     That is the addresses of the tensors given, those of scratch memory, and a null; then numbers,
     maps, each launch's pointers to its parameters, and what it tells the driver beside them.
@@ -125,14 +126,15 @@ class Layout:
     def __init__(self, launches: Sequence[Launch], given: int, memory: Sequence[int]) -> None:
         self.given, self.null = given, WORD * len(memory)
         self.content = bytearray(self.null + WORD)
-        self.maps: list[tuple[int, Map]] = []
+        self.maps: list[tuple[int, TensorMap]] = []
         self.launches = [(each, *self._lay(each, memory)) for each in launches]
 
     def _lay(self, launch: Launch, memory: Sequence[int]) -> tuple[list[int], int, int]:
         """The places of a launch's parameters, of the pointers to them, of its configuration."""
         room, threads = sizes(launch.compiled.asm["ptx"])
         plain(launch, threads)
-        # Behind its arguments a kernel takes two more addresses: scratch memory that it lacks.
+        # Triton gives every kernel two more addresses after its arguments, of scratch memory. None
+        # of these kernels asks for any, so both are null.
         passed = [*values(launch, memory), None, None]
         if len(passed) != len(room):
             raise Strange(f"{len(passed)} parameters are not {room}")
@@ -141,7 +143,7 @@ class Layout:
 
     def _start(self, value: Any, size: int) -> int:
         """Where a parameter lies."""
-        if isinstance(value, Map) and size == MAP and value.boxes.number >= self.given:
+        if isinstance(value, TensorMap) and size == MAP and value.boxes.number >= self.given:
             at = self._place(bytes(MAP), MAP)
             self.maps.append((at, value))
             return at
@@ -189,7 +191,7 @@ class ParameterBuffer:
 class ParameterBuffers:
     """The launches of a launch_plan, to be made again and again.
 
-    A call takes a frame for itself and gives it back: threads never share one.
+    A call takes a buffer for itself and gives it back: threads never share one.
     """
 
     def __init__(
@@ -208,7 +210,7 @@ class ParameterBuffers:
             return None
         try:
             buffers = cls(*given)
-            buffers._frame(given[1], given[3], 0)
+            buffers._buffer(given[1], given[3], 0)
         except (Strange, ArithmeticError, AttributeError, ImportError, TypeError, ValueError):
             return None
         return buffers
@@ -216,17 +218,17 @@ class ParameterBuffers:
     def __call__(self, given: Sequence[int], base: int, stream: int) -> None:
         """Make all launches of a call on a stream."""
         try:
-            frame = self.free[base, stream].pop()
+            buffer = self.free[base, stream].pop()
         except (KeyError, IndexError):
-            frame = self._frame(given, base, stream)
-        self.pack(frame.view, 0, *given)
-        for call in frame.calls:
+            buffer = self._buffer(given, base, stream)
+        self.pack(buffer.view, 0, *given)
+        for call in buffer.calls:
             code = call()
             if code:
-                self._again(code, frame.calls.index(call), given, base, stream)
-        frame.home.append(frame)
+                self._again(code, buffer.calls.index(call), given, base, stream)
+        buffer.home.append(buffer)
 
-    def _frame(self, given: Sequence[int], base: int, stream: int) -> ParameterBuffer:
+    def _buffer(self, given: Sequence[int], base: int, stream: int) -> ParameterBuffer:
         if len(self.free) >= PLACES:
             self.free.clear()
         home = self.free.setdefault((base, stream), [])

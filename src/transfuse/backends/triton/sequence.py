@@ -46,7 +46,8 @@ class Sequence:
         memory = list(tensors)
         for at, size, dtype in self.scratch:
             memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
-        for launch in self.launches:  # all of them before one runs: none may be known to be wrong
+        # All are compiled before the first one runs: where one is miscompiled, nothing is written.
+        for launch in self.launches:
             launch.compile(memory)
         for launch in self.launches:
             launch.first(memory)

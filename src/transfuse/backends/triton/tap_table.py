@@ -81,7 +81,7 @@ class AxisTaps:
 
 
 def axis_taps(axis: Axis, window: Three, results: int, cover: bool) -> AxisTaps:
-    """The tap_table of one axis; ``cover``: every output of the convolution must be met."""
+    """The taps of one axis; ``cover``: every output of the convolution must be met."""
     kernel, stride, padding = window
     shared = gcd(stride, axis.stride)
     classes, residues = axis.stride // shared, stride // shared

@@ -1,9 +1,9 @@
 """Tiles that were measured: the user's file, then those shipped, then the heuristic.
 
 A file is one JSON object, an entry on each line; ``transfuse tune`` writes the user's. An entry
-holds for a GPU, an engine, the steps of a pass, a bucket of shapes and an arithmetic. Writers take
-turns under a lock, and what they write appears at once or not at all: a reader, at any time, and
-after any crash, finds a whole file.
+holds for a GPU, an engine, the steps of a segment, a bucket of shapes and an arithmetic. Writers
+take turns under a lock, and what they write appears at once or not at all: a reader, at any time,
+and after any crash, finds a whole file.
 """
 
 import json
@@ -59,7 +59,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenTiling:
     """Tiles, and where they come from: a file, or the heuristic; ``note``: why not from a file."""
 
     config: tiling.Tiling
@@ -75,12 +75,12 @@ class TunedFileError(ValueError):
 
 
 def key(lowered: Lowered, core: Problem, each: Segment, gpu: str, engine: str = PORTABLE) -> Key:
-    """The key of a pass that convolves."""
+    """The key of a segment that convolves."""
     return Key(gpu, engine, chain(lowered, each, core.rank), bucket(core), core.arithmetic)
 
 
 def chain(lowered: Lowered, each: Segment, rank: int) -> str:
-    """The steps of a pass, without names and numbers that change from call to call."""
+    """The steps of a segment, without names and numbers that change from call to call."""
     words = ["conv", *(step.op for step in each.before)]
     if each.early is not None:
         words.append(_gather(lowered.statistics[each.early]))
@@ -122,8 +122,8 @@ def choose(
     work: Workload,
     gpu: str,
     capability: int,
-) -> Choice:
-    """The tiles of a pass: tuned where they fit this very shape, counted otherwise."""
+) -> ChosenTiling:
+    """The tiles of a segment: tuned where they fit this very shape, counted otherwise."""
     wanted = key(lowered, core, each, gpu)
     note = ""
     for path, entries in in_force():
@@ -131,9 +131,9 @@ def choose(
             config = decoded(entries[wanted].config)
             fault = tiling.fault(work, config, capability)
             if not fault:
-                return Choice(config, str(path))
+                return ChosenTiling(config, str(path))
             note = note or f"{path} does not fit: {fault}"
-    return Choice(tiling.heuristic(work, capability), "heuristic", note)
+    return ChosenTiling(tiling.heuristic(work, capability), "heuristic", note)
 
 
 def decoded(values: Mapping[str, Any]) -> tiling.Tiling:
@@ -239,7 +239,7 @@ def refresh() -> None:
                 kept.append((path, read(path)))
             except TunedFileError as error:
                 faults.append(str(error))
-    # All of this first: a warning may be an error to its user.
+    # Files are in force before anybody is warned: where warnings are errors, the first one raises.
     _files.stamps, _files.entries = stamps, tuple(kept)
     _files.generation += 1
     for fault in faults:
@@ -331,7 +331,7 @@ def put(entries: Iterable[Entry], path: Path | None = None) -> Path:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """One writer at a time; the kernel frees the lock of one that dies."""
-    import fcntl  # Triton, too, is for Linux alone
+    import fcntl  # for Linux alone, as Triton is
 
     file = os.open(_beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:

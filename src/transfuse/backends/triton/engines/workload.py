@@ -30,7 +30,7 @@ class Workload:
 
 
 def workload_of(lowered: Lowered, core: Problem, each: Segment) -> Workload:
-    """What the tiles of a pass that convolves depend on."""
+    """What the tiles of a segment that convolves depend on."""
     windows = ((1, 1, 0),) * core.rank
     if each.window is not None:
         windows = each.window.windows(core.rank)

@@ -18,7 +18,7 @@ SOURCES = blake2b(
 
 @dataclass(frozen=True)
 class OpTable:
-    """Steps as a kernel takes them: names and numbers in flat tuples, one entry for each step."""
+    """Tile ops as a kernel takes them: names and numbers in flat tuples, one entry for each op."""
 
     ops: tuple[str, ...] = ()
     at: tuple[int, ...] = ()
@@ -31,38 +31,38 @@ class OpTable:
     sources: str = SOURCES
 
     def rest(self, first: int) -> "OpTable":
-        """The steps from ``first`` on."""
+        """The ops from ``first`` on."""
         columns = (self.ops, self.at, self.number, self.size, self.count, self.factor, self.expr)
         rest = (each[first:] for each in (*columns, self.tensors))
         return OpTable(*rest)  # type: ignore[arg-type]
 
 
 class OpArguments:
-    """Tensors and numbers of one launch, each step told where its own begin."""
+    """Tensors and numbers of one launch, each op told where its own begin."""
 
     def __init__(self) -> None:
         self.tensors: list[str | tuple[int, int]] = []
         self.numbers: list[float] = []
 
-    def table(self, steps: tuple[TileOp, ...]) -> OpTable:
+    def table(self, ops: tuple[TileOp, ...]) -> OpTable:
         at, firsts, factors = [], [], []
-        for step in steps:
-            at.append(len(self.tensors) if step.tensors else len(self.numbers))
+        for op in ops:
+            at.append(len(self.tensors) if op.tensors else len(self.numbers))
             firsts.append(len(self.numbers))
-            self.tensors.extend(step.tensors)
-            for number in step.numbers:
+            self.tensors.extend(op.tensors)
+            for number in op.numbers:
                 self.numbers.extend(thirds(number))
-            factors.append(-1 if step.factor == 1 else len(self.numbers))
-            self.numbers.extend(() if step.factor == 1 else thirds(step.factor))
+            factors.append(-1 if op.factor == 1 else len(self.numbers))
+            self.numbers.extend(() if op.factor == 1 else thirds(op.factor))
         return OpTable(
-            tuple(step.op for step in steps),
+            tuple(op.op for op in ops),
             tuple(at),
             tuple(firsts),
-            tuple(step.size for step in steps),
-            tuple(step.count for step in steps),
+            tuple(op.size for op in ops),
+            tuple(op.count for op in ops),
             tuple(factors),
-            tuple(step.expr for step in steps),
-            tuple(len(step.tensors) for step in steps),
+            tuple(op.expr for op in ops),
+            tuple(len(op.tensors) for op in ops),
         )
 
     def sign(self, window: Window | None) -> int:

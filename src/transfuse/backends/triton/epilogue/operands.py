@@ -17,7 +17,7 @@ def number(numbers, at, like):
 
 @triton.jit
 def times(values, numbers, at):
-    """Values times a step's factor, if it has one."""
+    """Values times an op's factor, if it has one."""
     if at < 0:
         return values
     else:

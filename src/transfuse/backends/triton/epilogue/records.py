@@ -1,10 +1,26 @@
-"""What kernels know of the epilogue when they are compiled: plain integers and names."""
+"""What kernels know of the epilogue: plain integers and names when they are compiled, and the
+records that their functions hand on (named tuples: Triton and its interpreter both take them)."""
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any, NamedTuple
 
 from transfuse.backends.triton.axes import Five, Three
 from transfuse.backends.triton.epilogue.op_table import OpTable
+
+
+class Operands(NamedTuple):
+    """The tensors and the numbers of a launch, as its op tables point at them."""
+
+    tensors: Any
+    numbers: Any
+
+
+class Channels(NamedTuple):
+    """The output channels of a tile by number; ``live`` tells real ones from padding."""
+
+    number: Any
+    live: Any
 
 
 @dataclass(frozen=True)
@@ -40,7 +56,7 @@ class StoredEpilogue:
     strides: Five
     linear: bool
     wide: bool
-    steps: OpTable
+    ops: OpTable
     late: str
     over_batch: bool
     counted: int

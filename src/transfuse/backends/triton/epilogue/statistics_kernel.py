@@ -31,7 +31,8 @@ def gather(v, valid, KIND: tl.constexpr):
     if KIND == "moments":
         total = tl.sum(tl.where(here, v, 0.0), 1)
         count = tl.sum(valid.to(v.dtype))
-        count = tl.where(total == total, count, count)  # the same for every channel
+        # One count for every channel, as partials are stored: the comparison only lends its shape.
+        count = tl.where(total == total, count, count)
         mean = total / tl.maximum(count, 1.0)
         off = tl.where(here, v - mean[:, None], 0.0)
         return count, mean, tl.sum(off * off, 1)
@@ -106,7 +107,8 @@ def move(to, found, numbers):
     tl.store(to, narrow(kept + number(numbers, 6, found) * found, to.dtype.element_ty))
 
 
-# One partial is as good a number as any: as a constant it could not become the other launch's.
+# Triton compiles an integer that is 1 into the kernel as a constant. ``merge`` replaces these by
+# the numbers of the careful launch, which it could not do to a constant.
 @triton.jit(do_not_specialize=["run", "plane", "careful_run", "careful_plane"])
 def merge(
     partials, run, plane, careful, careful_run, careful_plane, wild, first, second, numbers,

@@ -1,15 +1,16 @@
 # mypy: ignore-errors
-"""Steps on a stored tensor, where a cut lies between it and the convolution.
+"""Tile ops on a stored tensor, where a cut lies between it and the convolution.
 
-``F`` is a ``tile.StoredEpilogue``: all that is known when the kernel is compiled.
+``F`` is a ``StoredEpilogue``: all that is known when the kernel is compiled.
 """
 
 import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow, negative
+from transfuse.backends.triton.epilogue.records import Channels, Operands
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
-from transfuse.backends.triton.epilogue.tile_ops import steps
+from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 
 
 @triton.jit
@@ -29,7 +30,7 @@ def finish(
     source, out, batch, tensors, numbers, partials, plane, F: tl.constexpr, ACC: tl.constexpr
 ):
     """Program (sample, channels, positions): a tile of a group of channels."""
-    STEPS: tl.constexpr = F.steps
+    OPS: tl.constexpr = F.ops
     LATE: tl.constexpr = F.late
     PARTS: tl.constexpr = F.parts
     LINEAR_FROM: tl.constexpr = F.source_linear
@@ -66,10 +67,8 @@ def finish(
                 v = larger(v, more)
         if F.window == "sign":
             v = v * flip
-    v = steps(
-        v, channel, live, there, n, tensors, numbers, POSITIONS,
-        STEPS, 0,
-    )  # fmt: skip
+    channels = Channels(channel, live)
+    v = apply_ops(v, channels, there, n, Operands(tensors, numbers), POSITIONS, OPS, 0)
     if F.summed:
         channel = tl.arange(0, 1)
         live = channel == 0

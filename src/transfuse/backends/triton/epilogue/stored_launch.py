@@ -1,4 +1,4 @@
-"""What is left of a pass once its results are stored, or shares of them."""
+"""What is left of a segment once its results are stored, or shares of them."""
 
 from math import prod
 
@@ -13,14 +13,14 @@ from transfuse.backends.triton.lower import Segment, power
 
 
 def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
-    """The rest of a pass, and the statistic that it gathers."""
+    """The rest of a segment, and the statistic that it gathers."""
     batch, channels = draft.core.batch, each.source.c
     sizes = three(each.source.spatial, 1)
     resident = each.resident
     group = channels
     if not each.channel_stage:
         group = resident.size if resident is not None else min(channels, 16)
-    block_c = max(2, power(group))  # a tile of one is what a sum over channels leaves
+    block_c = max(2, power(group))  # tile ops take an axis of 1 for a sum over channels
     block_p = power(prod(sizes))
     if resident is None:
         block_p = min(block_p, max(16, 8192 // block_c))
@@ -38,7 +38,7 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
         strides=out.strides,
         linear=linear(sizes, out.strides),
         wide=wide(each.source, source.strides) or wide(each.result, out.strides),
-        steps=table,
+        ops=table,
         late=draft.kind(each.late),
         over_batch=statistic is not None and statistic.over_batch,
         counted=1 if statistic is None else statistic.channels,

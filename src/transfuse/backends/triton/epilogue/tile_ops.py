@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """The stages after (and before) a convolution, on a tile of channels times positions.
 
-``S`` is a ``lower.OpTable``: ``ops`` names them in order, ``at[i]`` is where step ``i`` finds its
+``S`` is a ``OpTable``: ``ops`` names them in order, ``at[i]`` is where op ``i`` finds its
 first number or tensor, ``number[i]`` where its first number is (one with tensors may have some,
 too), ``factor[i]`` where its factor is (-1: none); for a statistic, ``size[i]`` channels share one
 and ``count[i]`` make a sample. One function serves every kernel: a new stage is
@@ -38,30 +38,31 @@ def statistic(
 
 
 @triton.jit
-def steps(
+def apply_ops(
     v,
-    channel,
-    live,
+    channels,
     valid,
     n,
-    tensors,
-    numbers,
+    operands,
     POSITIONS: tl.constexpr,
     S: tl.constexpr,
     AXIS: tl.constexpr,
     WHOLE: tl.constexpr = False,  # the tile has no channels but real ones
 ):
-    """``v`` after all steps; ``live`` and ``valid`` tell real channels and positions from padding.
+    """``v`` after all ops of ``S``; ``valid`` tells real positions from padding.
 
     Statistics of a sample are read for sample ``n``, the same for the whole tile.
     """
+    channel, live = channels
+    tensors, numbers = operands
     for i in tl.static_range(len(S.ops)):
         if S.ops[i] == "add":
             term = operand(tensors, S.at[i], channel, live, v, AXIS)
             v = v + times(term, numbers, S.factor[i])
         elif S.ops[i] == "add_number":
             v = v + number(numbers, S.at[i], v)
-        elif S.ops[i] == "poison":  # a bias that cancels but for NaN and Inf
+        elif S.ops[i] == "poison":
+            # A rewrite dropped this bias, since it cancels. Only its NaN and Inf are to show.
             v = v + 0.0 * operand(tensors, S.at[i], channel, live, v, AXIS)
         elif S.ops[i] == "scale":
             v = v * operand(tensors, S.at[i], channel, live, v, AXIS)

@@ -9,13 +9,12 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow, nearest_tf32
-from transfuse.backends.triton.epilogue.tile_ops import steps
+from transfuse.backends.triton.epilogue.records import Channels, Operands
+from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 
 
 @triton.jit
-def copy_input(
-    program, x, rows, batch, block, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr
-):
+def copy_input(program, x, rows, batch, block, operands, C: tl.constexpr, ACC: tl.constexpr):
     """A block of channels times a block of positions of one plane of rows, of a few samples."""
     SAMPLES: tl.constexpr = C.samples
     slot = program % C.channel_blocks * C.block_c + tl.arange(0, C.block_c)
@@ -28,8 +27,9 @@ def copy_input(
     samples = (batch + SAMPLES - 1) // SAMPLES
     first = program % samples * SAMPLES
     residue = program // samples
-    # ``block`` is C.block_p, at run time: as a shift, LLVM packs it with another one and lets that
-    # one's overflow spill into this.
+    # ``block`` equals C.block_p, but is an argument at run time. A product with a constant power of
+    # two becomes a shift, and LLVM may do two shifts of 32 bits as one of 64, in which the overflow
+    # of one number reaches the other (``miscompiles.py``).
     BLOCK_P: tl.constexpr = C.block_p
     at = tl.multiple_of(plane * block + tl.arange(0, BLOCK_P), BLOCK_P)
     d = (depth + C.low) * C.residues[0] + residue // (C.residues[1] * C.residues[2])
@@ -41,7 +41,7 @@ def copy_input(
     for i in tl.static_range(SAMPLES):
         n = first + i
         here = live[:, None] & inside[None, :] & (n < batch)
-        v = sources(x, n, d, h, w, plane, channel, live, here, tensors, numbers, C, ACC)
+        v = sources(x, (n, d, h, w), plane, Channels(channel, live), here, operands, C, ACC)
         v = tl.where(here, v, 0.0)
         if C.tf32:
             v = nearest_tf32(v)
@@ -55,10 +55,10 @@ def copy_input(
 
 
 @triton.jit
-def sources(
-    x, n, d, h, w, plane, channel, live, here, tensors, numbers, C: tl.constexpr, ACC: tl.constexpr
-):
-    """What the prologue makes of the tensor at (n, d, h, w)."""
+def sources(x, at, plane, channels, here, operands, C: tl.constexpr, ACC: tl.constexpr):
+    """What the prologue makes of the tensor at n, d, h, w."""
+    n, d, h, w = at
+    channel, live = channels
     BLOCK_C: tl.constexpr = C.block_c
     BLOCK_P: tl.constexpr = C.block_p
     RUN: tl.constexpr = C.run
@@ -72,7 +72,7 @@ def sources(
     if C.pool == "":
         place = d * C.strides[2] + h * C.strides[3] + w * C.strides[4]
         v = tl.load(base + place[None, :], mask=here, other=0.0).to(ACC)
-        v = steps(v, channel, live, live, n, tensors, numbers, 1, BEFORE, 0)
+        v = apply_ops(v, channels, live, n, operands, 1, BEFORE, 0)
     else:
         v = tl.full([BLOCK_C, BLOCK_P], float("-inf") if C.pool == "max" else 0.0, ACC)
         MEMBERS: tl.constexpr = C.members
@@ -93,7 +93,7 @@ def sources(
                 there = here & (there & (u >= 0) & (u < C.source[2]))[None, :]
                 place = z * C.strides[2] + y * C.strides[3] + u * C.strides[4]
             part = tl.load(base + place[None, :], mask=there, other=0.0).to(ACC)
-            part = steps(part, channel, live, live, n, tensors, numbers, 1, BEFORE, 0)
+            part = apply_ops(part, channels, live, n, operands, 1, BEFORE, 0)
             if C.pool == "max":
                 part = tl.where(there, part, float("-inf"))
                 if RUN > 1:
@@ -104,7 +104,7 @@ def sources(
                 if RUN > 1:
                     part = tl.sum(tl.reshape(part, [BLOCK_C, BLOCK_P, RUN]), 2)
                 v += part
-    return steps(v, channel, live, live, n, tensors, numbers, 1, AFTER, 0)
+    return apply_ops(v, channels, live, n, operands, 1, AFTER, 0)
 
 
 @triton.jit
@@ -127,7 +127,7 @@ def copy_weights(program, weight, packed, slot_of_tap, wild, W: tl.constexpr):
     source = (group * W.group_channels + ci).to(tl.int64) * W.strides[0]
     source = weight + co.to(tl.int64) * W.strides[1] + source[None, :] + place[:, None]
     v = tl.load(source, mask=real, other=0.0)
-    wide = v if v.dtype == tl.float64 else v.to(tl.float32)  # the interpreter cannot take off bf16
+    wide = v if v.dtype == tl.float64 else v.to(tl.float32)  # the interpreter cannot subtract bf16
     tl.store(answer, tl.max(tl.max(tl.where(wide - wide == 0, 0, 1), 1), 0))
     if W.tf32:
         v = nearest_tf32(v)
@@ -147,4 +147,5 @@ def pack(
     if program < W.programs:
         copy_weights(program, weight, packed, slot_of_tap, wild, W)
     else:
-        copy_input(program - W.programs, x, rows, batch, block, tensors, numbers, C, ACC)
+        operands = Operands(tensors, numbers)
+        copy_input(program - W.programs, x, rows, batch, block, operands, C, ACC)

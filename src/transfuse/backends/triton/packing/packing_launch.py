@@ -5,7 +5,7 @@ from math import prod
 import torch
 
 from transfuse.backends.triton.axes import three, wide
-from transfuse.backends.triton.draft import WEIGHT, Draft, Packed, X, kind_of, numbers
+from transfuse.backends.triton.draft import WEIGHT, Draft, PackedCopies, X, kind_of, numbers
 from transfuse.backends.triton.engines.portable.tile import Tile
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.launch import At
@@ -17,7 +17,7 @@ from transfuse.elements import ELEMENTS
 from transfuse.problem import Shape
 
 
-def add(draft: Draft, tap_table: TapTable, tile: Tile) -> Packed:
+def add(draft: Draft, tap_table: TapTable, tile: Tile) -> PackedCopies:
     """The copies of input and weights, made by now; the same ones only once."""
     core, lowered = draft.core, draft.lowered
     arguments = OpArguments()
@@ -64,7 +64,7 @@ def add(draft: Draft, tap_table: TapTable, tile: Tile) -> Packed:
     rows = draft.memory(source.rows(core.batch) * source.channels, dtype)
     packed = draft.memory(weights.groups * weights.rows * weights.slots * weights.kept, dtype)
     wild = draft.memory(1 + weights.programs, torch.int32)
-    made = draft.packed[source, weights] = Packed(rows, packed, wild, weights.programs)
+    made = draft.packed[source, weights] = PackedCopies(rows, packed, wild, weights.programs)
     given = [
         At(X), At(rows), At(WEIGHT), At(packed), draft.constant(tap_table.slot_of_tap()), At(wild),
         core.batch, source.block_p, draft.tensors(arguments), numbers(arguments), source, weights,

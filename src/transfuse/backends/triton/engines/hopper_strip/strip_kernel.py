@@ -20,7 +20,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from transfuse.backends.triton.engines.hopper_strip.strip_store import finish, rows_of
+from transfuse.backends.triton.engines.hopper_records import Results, Ring, StripTile
+from transfuse.backends.triton.engines.hopper_strip.strip_store import finish_tile, rows_of
+from transfuse.backends.triton.epilogue.records import Operands
 from transfuse.backends.triton.versions import async_load, reinterpret
 
 
@@ -70,7 +72,7 @@ def locate(tile, G: gl.constexpr, C: gl.constexpr):
     rest = (tile + turn) % OF_BLOCK
     of_class = rest // BLOCKS
     first = rest % BLOCKS * C.channels
-    return block, of_class // G.classes[1], of_class % G.classes[1], first
+    return StripTile(block, of_class // G.classes[1], of_class % G.classes[1], first)
 
 
 @gluon.jit
@@ -90,30 +92,26 @@ def view(ring, row, ROWS: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr)
 
 
 @gluon.jit
-def feed_strip(
-    x, halo, strips, full, empty, step, row, k, C: gl.constexpr, SWIZZLED: gl.constexpr
-):  # fmt: skip
+def feed_strip(x, halo, ring, step, row, k, C: gl.constexpr, SWIZZLED: gl.constexpr):
     """One strip from ``row`` on, of the ``k``-th block of channels, once its slot is empty."""
     BOXES: gl.constexpr = C.tile // C.box
     slot = step % C.x_stages
-    mbarrier.wait(empty.index(slot), ((step // C.x_stages) & 1) ^ 1)
-    bar = full.index(slot)
+    mbarrier.wait(ring.empty.index(slot), ((step // C.x_stages) & 1) ^ 1)
+    bar = ring.full.index(slot)
     mbarrier.expect(bar, C.strip * C.depth * C.itemsize)
     at = slot * C.strip
     for i in gl.static_range(BOXES):
-        target = view(strips, at + i * C.box, C.box, C, SWIZZLED)
+        target = view(ring.slots, at + i * C.box, C.box, C, SWIZZLED)
         place = [row + i * C.box, k * C.depth]
         async_load(x, place, bar, target)
     if C.halo > 0:
-        target = view(strips, at + C.tile, C.halo, C, SWIZZLED)
+        target = view(ring.slots, at + C.tile, C.halo, C, SWIZZLED)
         place = [row + C.tile, k * C.depth]
         async_load(halo, place, bar, target)
 
 
 @gluon.jit
-def feed_strips(
-    x, halo, strips, full, empty, tiles, G: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr
-):
+def feed_strips(x, halo, ring, tiles, G: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr):
     """Rows of input for all width taps at once; what lies outside the copy reads as zero."""
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     step = 0
@@ -126,27 +124,27 @@ def feed_strips(
             line = (fd - tap // nh * G.step[0]) * G.extent[1] + fh - tap % nh * G.step[1]
             row = start + line * G.extent[2]
             for k in range(BLOCKS):
-                feed_strip(x, halo, strips, full, empty, step, row, k, C, SWIZZLED)
+                feed_strip(x, halo, ring, step, row, k, C, SWIZZLED)
                 step += 1
 
 
 @gluon.jit
-def feed_taps(w, weights, full, empty, step, first, line, k, G: gl.constexpr, C: gl.constexpr):
+def feed_taps(w, ring, step, first, line, k, G: gl.constexpr, C: gl.constexpr):
     """Weights of all width taps for one strip, each once its slot is empty; the step after them."""
     TAPS: gl.constexpr = len(G.taps)
     for i in gl.static_range(TAPS):
         slot = step % C.w_stages
-        mbarrier.wait(empty.index(slot), ((step // C.w_stages) & 1) ^ 1)
-        bar = full.index(slot)
+        mbarrier.wait(ring.empty.index(slot), ((step // C.w_stages) & 1) ^ 1)
+        bar = ring.full.index(slot)
         mbarrier.expect(bar, C.channels * C.depth * C.itemsize)
         column = (line + G.taps[i][2]) * G.kept + k * C.depth
-        async_load(w, [first, column], bar, weights.index(slot))
+        async_load(w, [first, column], bar, ring.slots.index(slot))
         step += 1
     return step
 
 
 @gluon.jit
-def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexpr):
+def feed_weights(w, ring, tiles, G: gl.constexpr, C: gl.constexpr):
     """Weights of one tap and one block of channels after the other, in the order of use.
 
     The last block may reach into the next slot: the strip is zero there.
@@ -162,7 +160,7 @@ def feed_weights(w, weights, full, empty, tiles, G: gl.constexpr, C: gl.constexp
         for tap in range(nd * nh):
             line = ((sd + tap // nh) * G.slots[1] + sh + tap % nh) * G.slots[2]
             for k in range(BLOCKS):
-                step = feed_taps(w, weights, full, empty, step, first, line, k, G, C)
+                step = feed_taps(w, ring, step, first, line, k, G, C)
 
 
 @gluon.constexpr_function
@@ -185,7 +183,7 @@ def multiply(rows, slot, acc, C: gl.constexpr):
 
 @gluon.jit
 def multiply_strip(
-    even, odd, rings, strip, step, begun, s,
+    sums, rings, strip, step, begun, s,
     CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr,
 ):  # fmt: skip
     """The sums after all width taps of one strip, the last still in flight; the step after them.
@@ -193,45 +191,47 @@ def multiply_strip(
     ``s`` strips and the steps from ``begun`` on were this tile's before.
     """
     TAPS: gl.constexpr = len(G.taps)
-    strips, weights, x_full, x_empty, w_full, w_empty, _bias = rings
+    even, odd = sums
+    strips, weights, _ = rings
     x_slot = strip % C.x_stages
-    mbarrier.wait(x_full.index(x_slot), (strip // C.x_stages) & 1)
+    mbarrier.wait(strips.full.index(x_slot), (strip // C.x_stages) & 1)
     first = x_slot * C.strip + CONSUMER * C.positions
     for i in gl.static_range(TAPS):
         if C.hold:
             w_slot = step - begun
         else:
             w_slot = step % C.w_stages
-            mbarrier.wait(w_full.index(w_slot), (step // C.w_stages) & 1)
-        rows = view(strips, first + G.taps[i][1], C.positions, C, SWIZZLED)
+            mbarrier.wait(weights.full.index(w_slot), (step // C.w_stages) & 1)
+        rows = view(strips.slots, first + G.taps[i][1], C.positions, C, SWIZZLED)
         if G.taps[i][0] == 0:
-            even = multiply(rows, weights.index(w_slot), even, C)
+            even = multiply(rows, weights.slots.index(w_slot), even, C)
         else:
-            odd = multiply(rows, weights.index(w_slot), odd, C)
+            odd = multiply(rows, weights.slots.index(w_slot), odd, C)
         if G.joined == 2:
             even, odd = warpgroup_mma_wait(flying(i, G, C), deps=[even, odd])
         else:
             even = warpgroup_mma_wait(flying(i, G, C), deps=[even])
         if not C.hold:
             last = (step + C.w_stages - 1) % C.w_stages
-            mbarrier.arrive(w_empty.index(last), pred=step > begun)
+            mbarrier.arrive(weights.empty.index(last), pred=step > begun)
         if i == 0:
             last = (strip + C.x_stages - 1) % C.x_stages
-            mbarrier.arrive(x_empty.index(last), pred=s > 0)
+            mbarrier.arrive(strips.empty.index(last), pred=s > 0)
         step += 1
     return even, odd, step
 
 
 @gluon.jit
 def consume(
-    rings, rest, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-    SWIZZLED: gl.constexpr, ACC: gl.constexpr,
+    rings, results, tiles, more, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr,
+    A: gl.constexpr, SWIZZLED: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
-    """One consumer: its half of every tile, multiplied, finished and stored."""
+    """One consumer: its half of every tile, multiplied, finished and stored.
+
+    ``rings``: of strips, of weights, and the product that sums start from, if there is one.
+    """
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
-    _strips, _weights, _x_full, x_empty, w_full, w_empty, bias = rings
-    tiles = rest[2]
-    more = rest[8]
+    strips, weights, bias = rings
     if C.axis == 0:
         SHAPE: gl.constexpr = [C.channels, C.positions]
     else:
@@ -242,11 +242,11 @@ def consume(
     if C.hold and gl.program_id(0) < tiles:  # filled once: the barriers stay open
         HELD: gl.constexpr = C.w_stages
         for i in gl.static_range(HELD):
-            mbarrier.wait(w_full.index(i), 0)
+            mbarrier.wait(weights.full.index(i), 0)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        block, cd, ch, channels = locate(tile, G, C)
-        _, nd, _ = entry(G, 0, cd)
-        _, nh, _ = entry(G, 1, ch)
+        here = locate(tile, G, C)
+        _, nd, _ = entry(G, 0, here.cd)
+        _, nh, _ = entry(G, 1, here.ch)
         even = gl.zeros(SHAPE, gl.float32, ACC)
         odd = even
         if BIASED:
@@ -258,13 +258,14 @@ def consume(
             else:
                 even = warpgroup_mma_wait(1, deps=[even])
         begun = step
-        # One round, though no compiler knows: the assembler (ptxas 12.8) moves the first use of the
-        # sums before the wait for them, but not into a loop.
+        # This loop runs once: ``more`` is 0. It is there for the assembler (ptxas 12.8), which
+        # moves the first use of the sums before the wait for them, but moves nothing into a loop.
+        # It must not know that there is one round only: ``more`` is an argument at run time.
         rounds = gl.to_tensor(1)
         while rounds > 0:
             for s in range(nd * nh * BLOCKS):
                 even, odd, step = multiply_strip(
-                    even, odd, rings, strip, step, begun, s, CONSUMER, G, C, SWIZZLED
+                    (even, odd), rings, strip, step, begun, s, CONSUMER, G, C, SWIZZLED
                 )
                 strip += 1
             if G.joined == 2:
@@ -274,14 +275,14 @@ def consume(
             rounds = more
         if not C.hold:
             last = (step + C.w_stages - 1) % C.w_stages
-            mbarrier.arrive(w_empty.index(last), pred=step > begun)
+            mbarrier.arrive(weights.empty.index(last), pred=step > begun)
         last = (strip + C.x_stages - 1) % C.x_stages
-        mbarrier.arrive(x_empty.index(last), pred=step > begun)
+        mbarrier.arrive(strips.empty.index(last), pred=step > begun)
         if G.joined == 2:
             v = interleave(even, odd, C)
         else:
             v = even
-        finish(v, block, cd, ch, channels, rest, CONSUMER, G, C, A)
+        finish_tile(v, here, results, CONSUMER, G, C, A)
 
 
 @gluon.constexpr_function
@@ -332,7 +333,7 @@ def convolve_strip(
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(C.swizzle, C.itemsize * 8, 2)
     WIDE: gl.constexpr = C.positions if C.axis == 0 else C.channels
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 32 // C.itemsize])
-    # A row is indexed by its own: the strip's views start anywhere.
+    # The first axis counts single rows of all strips, so that a view can start at any row.
     strips = gl.allocate_shared_memory(x.dtype, [C.x_stages * C.strip, 1, C.depth], SWIZZLED)
     weights = gl.allocate_shared_memory(x.dtype, [C.w_stages, C.channels, C.depth], SWIZZLED)
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
@@ -352,15 +353,17 @@ def convolve_strip(
     if bias_of(G, C, A) >= 0:
         bias = bias_as_product(x, tensors, G, C, A)
     fence_async_shared()
-    rings = (strips, weights, x_full, x_empty, w_full, w_empty, bias)
-    rest = (out, batch, tiles, tensors, numbers, partials, plane, counted, more)
+    strips = Ring(strips, x_full, x_empty)
+    weights = Ring(weights, w_full, w_empty)
+    rings = (strips, weights, bias)
+    results = Results(out, batch, Operands(tensors, numbers), partials, plane, counted)
     if C.consumers == 2:
         gl.warp_specialize(
             [
-                (consume, (rings, rest, 0, G, C, A, SWIZZLED, ACC)),
-                (consume, (rings, rest, 1, G, C, A, SWIZZLED, ACC)),
-                (feed_strips, (x, halo, strips, x_full, x_empty, tiles, G, C, SWIZZLED)),
-                (feed_weights, (w, weights, w_full, w_empty, tiles, G, C)),
+                (consume, (rings, results, tiles, more, 0, G, C, A, SWIZZLED, ACC)),
+                (consume, (rings, results, tiles, more, 1, G, C, A, SWIZZLED, ACC)),
+                (feed_strips, (x, halo, strips, tiles, G, C, SWIZZLED)),
+                (feed_weights, (w, weights, tiles, G, C)),
             ],
             [4, 1, 1],
             [C.registers, 24, 24],
@@ -368,9 +371,9 @@ def convolve_strip(
     else:
         gl.warp_specialize(
             [
-                (consume, (rings, rest, 0, G, C, A, SWIZZLED, ACC)),
-                (feed_strips, (x, halo, strips, x_full, x_empty, tiles, G, C, SWIZZLED)),
-                (feed_weights, (w, weights, w_full, w_empty, tiles, G, C)),
+                (consume, (rings, results, tiles, more, 0, G, C, A, SWIZZLED, ACC)),
+                (feed_strips, (x, halo, strips, tiles, G, C, SWIZZLED)),
+                (feed_weights, (w, weights, tiles, G, C)),
             ],
             [1, 1],
             [24, 24],

@@ -41,7 +41,11 @@ class Strips:
         return self.blocks * self.tiling.tiles_of_block(self.geometry)
 
     def __str__(self) -> str:
-        return str(self.tiling)
+        each = self.tiling
+        stages = f"stages {each.x_stages}+{'all' if each.hold else each.w_stages}"
+        store = f"store {each.store}" + (f" by {each.vector}" if each.store == "rows" else "")
+        tile = f"strip {each.consumers}x{each.positions} channels {each.channels}"
+        return f"{tile} depth {each.depth} {stages} {store}"
 
 
 class HopperStrip:

@@ -2,7 +2,7 @@
 
 One *strip* of input rows, loaded once for each tap of depth and height and each block of
 channels, feeds every width tap of every width class: a tap is the same rows read from another
-start. See ``kernels/hopper.py``. Pure integers; nothing here imports Triton.
+start. See ``strip_kernel.py``. Pure integers; nothing here imports Triton.
 """
 
 from collections.abc import Iterator
@@ -169,14 +169,14 @@ class StripTiling:
         row = self.depth * self.itemsize
         return row * (self.x_stages * self.strip + self.w_stages * self.channels)
 
-    def bias(self, geometry: StripGeometry, steps: OpTable) -> int:
+    def bias(self, geometry: StripGeometry, ops: OpTable) -> int:
         """Where the operand stands that sums start from instead of zero; -1: there is none.
 
         All tiles must share it. In 16 bits the result of a convolution is rounded coarsely anyway;
         in tf32, sums that start from a large bias would lose bits of their products.
         """
         fits = self.itemsize == 2 and geometry.channels <= self.channels
-        return steps.at[0] if fits and steps.ops[:1] == ("add",) else -1
+        return ops.at[0] if fits and ops.ops[:1] == ("add",) else -1
 
     def room(self, geometry: StripGeometry, after: Epilogue, stored: int) -> int:
         """Bytes of shared memory in all, at most: rings, the bias and ones, changes of layout."""
@@ -333,7 +333,8 @@ def choose(
         return None
     x_stages, w_stages = (3, 6) if geometry.joined == 2 else (2, 8)
     if {"softmax", "sum"} & set(after.after.ops) and geometry.joined == 2:
-        # Long steps: the less the loop asks for, the better. Two programs keep out of step.
+        # The epilogue takes as long as the products. Weights that are held need no barriers; else
+        # two small programs share a multiprocessor, and one multiplies while the other finishes.
         for each in alike:
             if each.hold and each.x_stages == 3:
                 return each

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-"""What the Hopper loop does with the sums of a tile: steps, statistic, store.
+"""What the Hopper loop does with the sums of a tile: ops, statistic, store.
 
-The steps are those of every kernel: Gluon compiles functions of Triton when it calls them, as
+The tile ops are those of every kernel: Gluon compiles functions of Triton when it calls them, as
 long as these make no tensors of their own.
 """
 
@@ -12,8 +12,9 @@ from triton.experimental.gluon import language as gl
 
 from transfuse.backends.triton.engines.portable.anchors import anchors
 from transfuse.backends.triton.epilogue.arithmetic import narrow
+from transfuse.backends.triton.epilogue.records import Channels
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
-from transfuse.backends.triton.epilogue.tile_ops import steps
+from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 
 
 @gluon.constexpr_function
@@ -23,8 +24,8 @@ def rows_of(geometry, config):
 
 
 @gluon.constexpr_function
-def steps_left(geometry, config, after):
-    """Steps that no sum has begun with."""
+def ops_left(geometry, config, after):
+    """The ops that are left, where sums start from the first."""
     return after.after.rest(1 if config.bias(geometry, after.after) >= 0 else 0)
 
 
@@ -46,28 +47,30 @@ def indices(v, C: gl.constexpr):
 
 
 @gluon.jit
-def finish(
-    v, block, cd, ch, first, rest,
-    CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-):  # fmt: skip
-    """Steps, statistic and store of one consumer's share of a tile."""
-    out, batch, _, tensors, numbers, partials, plane, counted, _ = rest
+def finish_tile(
+    v, tile, results, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr
+):
+    """Tile ops, statistic and store of one consumer's share of a tile."""
+    out = results.out
+    batch = results.batch
+    block, cd, ch, first = tile
     AXIS: gl.constexpr = C.axis
-    STEPS: gl.constexpr = steps_left(G, C, A)
+    OPS: gl.constexpr = ops_left(G, C, A)
     WHOLE: gl.constexpr = G.channels % C.channels == 0
     channel, p = indices(v, C)
     channel += first
     live = channel < G.channels
-    n0, there, _ = places(block, p, batch, cd, ch, CONSUMER, G, C, A)
-    v = steps(v, channel, live, there, n0, tensors, numbers, 1, STEPS, AXIS, WHOLE)
+    n0, there, _ = places(p, tile, batch, CONSUMER, G, C, A)
+    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, AXIS, WHOLE)
     if A.late != "":
         LATE: gl.constexpr = A.late
         gl.static_assert(AXIS == 0, "a statistic takes channels first")
         # A row of partials for each channel of a sample, or of the batch.
         OF_TILE: gl.constexpr = C.consumers * G.classes[0] * G.classes[1]
+        counted = results.counted
         at = (block // counted * A.counted + channel).to(gl.int64) * (counted * OF_TILE)
         at += block % counted * OF_TILE + (cd * G.classes[1] + ch) * C.consumers + CONSUMER
-        put(partials + at, plane, gather(v, there, LATE), live)
+        put(results.partials + at, results.plane, gather(v, there, LATE), live)
     if A.stored:
         v = narrow(v, out.dtype.element_ty)
         if C.store == "rows" and not A.summed:
@@ -75,22 +78,22 @@ def finish(
             v = gl.convert_layout(v, ROWS)
             channel = gl.arange(0, 4, layout=gl.SliceLayout(1 - AXIS, ROWS))
             p = gl.arange(0, v.shape[1 - AXIS], layout=gl.SliceLayout(AXIS, ROWS))
-            n0, there, place = places(block, p, batch, cd, ch, CONSUMER, G, C, A)
+            n0, there, place = places(p, tile, batch, CONSUMER, G, C, A)
             # One address for every fourth channel; the others lie at known distances.
             out += n0.to(gl.int64) * A.strides[0] + first * A.strides[1]
             out += gl.expand_dims(channel * A.strides[1], 1 - AXIS) + gl.expand_dims(place, AXIS)
             write_rows(out, v, first + channel, gl.expand_dims(there, AXIS), 0, G, C, A)
         else:
-            n0, there, place = places(block, p, batch, cd, ch, CONSUMER, G, C, A)
+            n0, there, place = places(p, tile, batch, CONSUMER, G, C, A)
             write(out, v, channel, live, n0, there, place, A, AXIS)
 
 
 @gluon.jit
 def places(
-    block, p, batch, cd, ch,
-    CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-):  # fmt: skip
+    p, tile, batch, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr
+):
     """For positions of a tile: its first sample, which are results, where they lie from there."""
+    block, cd, ch, _ = tile
     T: gl.constexpr = rows_of(G, C)
     START: gl.constexpr = CONSUMER * C.positions * G.joined
     n0, _, _, _ = anchors(block, START, batch, T, True)

@@ -4,7 +4,7 @@
 Two consumers take one box of anchors each. For every pair of width members they sum up into two
 accumulators, which then meet the best so far (or the sum) in a third: results never leave the
 registers until the last member. Weights serve both consumers, rows both members. Bodies of
-loops are functions, as in ``hopper.py``.
+loops are functions, as in ``strip_kernel.py``.
 """
 
 import triton
@@ -18,10 +18,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from transfuse.backends.triton.engines.hopper_records import Results, Ring
 from transfuse.backends.triton.engines.hopper_strip.strip_kernel import pick
 from transfuse.backends.triton.engines.hopper_window import window_layout
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow
-from transfuse.backends.triton.epilogue.tile_ops import steps
+from transfuse.backends.triton.epilogue.records import Channels, Operands
+from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 from transfuse.backends.triton.versions import async_load, reinterpret
 
 LIFT = gl.constexpr(window_layout.LIFT)
@@ -70,25 +72,25 @@ def apart(offset, RESIDUES: gl.constexpr):
 
 @gluon.jit
 def feed_offset(
-    x, ring, full, empty, step, tile, k, top, rd, od, rh, oh,
-    G: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr,
-):  # fmt: skip
+    x, ring, step, tile, k, top, shift, G: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr
+):
     """Both consumers' boxes at all width offsets below ``top``, each pair once its slot is empty;
-    the step after them. Depth and height are given as residues and shifts.
+    the step after them. ``shift`` has residue and shift of depth, then of height.
     """
+    rd, od, rh, oh = shift
     COPIES: gl.constexpr = len(G.below)
     SHAPE: gl.constexpr = [G.box[0], G.box[1], G.box[2], G.box[3], C.depth]
     for i in gl.static_range(COPIES):
         rw, ow = apart(top - G.below[i], G.residues[2])
         slot = step % C.x_stages
-        mbarrier.wait(empty.index(slot), ((step // C.x_stages) & 1) ^ 1)
-        bar = full.index(slot)
+        mbarrier.wait(ring.empty.index(slot), ((step // C.x_stages) & 1) ^ 1)
+        bar = ring.full.index(slot)
         mbarrier.expect(bar, 2 * G.positions * C.depth * C.itemsize)
         deep = (rd * G.residues[1] + rh) * G.residues[2] + rw
         deep = deep * G.extent[0] + od - G.low
         for b in gl.static_range(2):
             d, h, w, n = corner(2 * tile + b, G)
-            to = reinterpret(ring.index(2 * slot + b), ring.dtype, SHAPE, BOXED)
+            to = reinterpret(ring.slots.index(2 * slot + b), ring.slots.dtype, SHAPE, BOXED)
             async_load(x, [deep + d, h + oh, w + ow, n, k * C.depth], bar, to)
         step += 1
     return step
@@ -96,25 +98,24 @@ def feed_offset(
 
 @gluon.jit
 def feed_pair(
-    x, ring, full, empty, step, tile, top, fd, nd, fh, nh,
-    G: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr,
-):  # fmt: skip
-    """The boxes of one pair of members, at all its offsets; the step after them."""
+    x, ring, step, tile, top, taps, G: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr
+):
+    """The boxes of one pair of members, at all its offsets; the step after them.
+
+    ``taps`` has first offset and count of depth, then of height.
+    """
+    fd, nd, fh, nh = taps
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     for tap in range(nd * nh):
         rd, od = apart(fd - tap // nh * G.step[0], G.residues[0])
         rh, oh = apart(fh - tap % nh * G.step[1], G.residues[1])
         for k in range(BLOCKS):
-            step = feed_offset(
-                x, ring, full, empty, step, tile, k, top, rd, od, rh, oh, G, C, BOXED
-            )
+            step = feed_offset(x, ring, step, tile, k, top, (rd, od, rh, oh), G, C, BOXED)
     return step
 
 
 @gluon.jit
-def feed_boxes(
-    x, ring, full, empty, programs, G: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr
-):
+def feed_boxes(x, ring, programs, G: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr):
     """Rows of both consumers' boxes at one offset after the other; outside they are zero."""
     PAIRS: gl.constexpr = len(G.tops)
     TOPS: gl.constexpr = G.tops
@@ -126,40 +127,42 @@ def feed_boxes(
             fh, nh, _ = entry(G, 1, line % G.members[1])
             for pair in range(PAIRS):
                 top = pick(TOPS, pair)
-                step = feed_pair(x, ring, full, empty, step, tile, top, fd, nd, fh, nh, G, C, BOXED)
+                step = feed_pair(x, ring, step, tile, top, (fd, nd, fh, nh), G, C, BOXED)
 
 
 @gluon.jit
-def feed_products(w, ring, full, empty, step, row, k, G: gl.constexpr, C: gl.constexpr):
+def feed_products(w, ring, step, row, k, G: gl.constexpr, C: gl.constexpr):
     """Weights of all products at one offset, each once its slot is empty; the step after them."""
     COPIES: gl.constexpr = len(G.products)
     for i in gl.static_range(COPIES):
         for j in gl.static_range(len(G.products[i])):
             slot = step % C.w_stages
-            mbarrier.wait(empty.index(slot), ((step // C.w_stages) & 1) ^ 1)
-            bar = full.index(slot)
+            mbarrier.wait(ring.empty.index(slot), ((step // C.w_stages) & 1) ^ 1)
+            bar = ring.full.index(slot)
             mbarrier.expect(bar, G.padded * C.depth * C.itemsize)
             place = [0, (row + G.products[i][j][1]) * G.kept + k * C.depth]
-            async_load(w, place, bar, ring.index(slot))
+            async_load(w, place, bar, ring.slots.index(slot))
             step += 1
     return step
 
 
 @gluon.jit
-def feed_weights_of_pair(
-    w, ring, full, empty, step, nd, sd, nh, sh, G: gl.constexpr, C: gl.constexpr
-):
-    """The weights of one pair of members, at all its offsets; the step after them."""
+def feed_weights_of_pair(w, ring, step, taps, G: gl.constexpr, C: gl.constexpr):
+    """The weights of one pair of members, at all its offsets; the step after them.
+
+    ``taps`` has count and first slot of depth, then of height.
+    """
+    nd, sd, nh, sh = taps
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     for tap in range(nd * nh):
         row = ((sd + tap // nh) * G.slots[1] + sh + tap % nh) * G.slots[2]
         for k in range(BLOCKS):
-            step = feed_products(w, ring, full, empty, step, row, k, G, C)
+            step = feed_products(w, ring, step, row, k, G, C)
     return step
 
 
 @gluon.jit
-def feed_weights(w, ring, full, empty, programs, G: gl.constexpr, C: gl.constexpr):
+def feed_weights(w, ring, programs, G: gl.constexpr, C: gl.constexpr):
     """Weights of one product after the other, in the order of use."""
     PAIRS: gl.constexpr = len(G.tops)
     step = 0
@@ -169,7 +172,7 @@ def feed_weights(w, ring, full, empty, programs, G: gl.constexpr, C: gl.constexp
             _, nd, sd = entry(G, 0, line // G.members[1])
             _, nh, sh = entry(G, 1, line % G.members[1])
             for _ in range(PAIRS):
-                step = feed_weights_of_pair(w, ring, full, empty, step, nd, sd, nh, sh, G, C)
+                step = feed_weights_of_pair(w, ring, step, (nd, sd, nh, sh), G, C)
 
 
 @gluon.jit
@@ -181,25 +184,25 @@ def multiply_offset(
     The steps from ``begun`` on were this pair's before.
     """
     COPIES: gl.constexpr = len(G.products)
-    rows, weights, x_full, x_empty, w_full, w_empty = rings
+    rows, weights = rings
     for i in gl.static_range(COPIES):
         x_slot = x_step % C.x_stages
-        mbarrier.wait(x_full.index(x_slot), (x_step // C.x_stages) & 1)
-        box = rows.index(2 * x_slot + CONSUMER).permute([1, 0])
+        mbarrier.wait(rows.full.index(x_slot), (x_step // C.x_stages) & 1)
+        box = rows.slots.index(2 * x_slot + CONSUMER).permute([1, 0])
         for j in gl.static_range(len(G.products[i])):
             w_slot = step % C.w_stages
-            mbarrier.wait(w_full.index(w_slot), (step // C.w_stages) & 1)
-            slot = weights.index(w_slot)
+            mbarrier.wait(weights.full.index(w_slot), (step // C.w_stages) & 1)
+            slot = weights.slots.index(w_slot)
             if G.products[i][j][0] == 0:
                 even = warpgroup_mma(slot, box, even, is_async=True)
             else:
                 odd = warpgroup_mma(slot, box, odd, is_async=True)
             even, odd = warpgroup_mma_wait(1, deps=[even, odd])
             last = (step + C.w_stages - 1) % C.w_stages
-            mbarrier.arrive(w_empty.index(last), pred=step > begun)
+            mbarrier.arrive(weights.empty.index(last), pred=step > begun)
             if j == 0:  # the last product of the copy before is done
                 last = (x_step + C.x_stages - 1) % C.x_stages
-                mbarrier.arrive(x_empty.index(last), pred=step > begun)
+                mbarrier.arrive(rows.empty.index(last), pred=step > begun)
             step += 1
         x_step += 1
     return even, odd, x_step, step
@@ -212,12 +215,12 @@ def multiply_pair(
 ):  # fmt: skip
     """The sums of one pair of members, so many offsets each; the steps after them."""
     SHAPE: gl.constexpr = [G.padded, G.positions]
-    _rows, _weights, _x_full, x_empty, _w_full, w_empty = rings
+    rows, weights = rings
     even = gl.zeros(SHAPE, gl.float32, ACC)
     odd = gl.zeros(SHAPE, gl.float32, ACC)
     begun = step
     rounds = gl.to_tensor(1)
-    while rounds > 0:  # see ``hopper.consume``
+    while rounds > 0:  # see ``strip_kernel.consume``
         for _ in range(offsets):
             even, odd, x_step, step = multiply_offset(
                 even, odd, rings, x_step, step, begun, CONSUMER, G, C
@@ -225,23 +228,21 @@ def multiply_pair(
         even, odd = warpgroup_mma_wait(0, deps=[even, odd])
         rounds = more
     last = (step + C.w_stages - 1) % C.w_stages
-    mbarrier.arrive(w_empty.index(last), pred=step > begun)
+    mbarrier.arrive(weights.empty.index(last), pred=step > begun)
     last = (x_step + C.x_stages - 1) % C.x_stages
-    mbarrier.arrive(x_empty.index(last), pred=step > begun)
+    mbarrier.arrive(rows.empty.index(last), pred=step > begun)
     return even, odd, x_step, step
 
 
 @gluon.jit
 def consume(
-    rings, rest, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-    SWIZZLED: gl.constexpr, ACC: gl.constexpr,
+    rings, results, programs, more, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr,
+    A: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
     """One consumer: its box of every tile, through a share of the members, finished and stored."""
     BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
     PAIRS: gl.constexpr = len(G.tops)
     SHAPE: gl.constexpr = [G.padded, G.positions]
-    programs = rest[2]
-    more = rest[5]
     NONE: gl.constexpr = 0.0 if G.window == "sum" else float("-inf")
     x_step = 0
     step = 0
@@ -259,15 +260,16 @@ def consume(
                     best += even + odd
                 else:
                     best = larger(best, larger(even, odd))
-        finish(best, 2 * tile + CONSUMER, share, rest, G, A)
+        finish_box(best, 2 * tile + CONSUMER, share, results, G, A)
 
 
 @gluon.jit
-def finish(v, box, share, rest, G: gl.constexpr, A: gl.constexpr):
-    """Steps and store of one box."""
-    out, batch, _, tensors, numbers, _ = rest
+def finish_box(v, box, share, results, G: gl.constexpr, A: gl.constexpr):
+    """Tile ops and store of one box."""
+    out = results.out
+    batch = results.batch
     LAYOUT: gl.constexpr = v.type.layout
-    STEPS: gl.constexpr = A.after
+    OPS: gl.constexpr = A.after
     WHOLE: gl.constexpr = G.channels == G.padded
     channel = gl.arange(0, G.padded, layout=gl.SliceLayout(1, LAYOUT))
     p = gl.arange(0, G.positions, layout=gl.SliceLayout(0, LAYOUT))
@@ -278,7 +280,7 @@ def finish(v, box, share, rest, G: gl.constexpr, A: gl.constexpr):
     d = d0 + p // (G.box[3] * G.box[2] * G.box[1])
     there = (n < batch) & (d < G.results[0]) & (h < G.results[1]) & (w < G.results[2])
     live = channel < G.channels
-    v = steps(v, channel, live, there, n0, tensors, numbers, 1, STEPS, 0, WHOLE)
+    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, 0, WHOLE)
     place = n.to(gl.int64) * A.strides[0] + d * A.strides[2] + h * A.strides[3] + w * A.strides[4]
     out += share.to(gl.int64) * A.part
     write(out, narrow(v, out.dtype.element_ty), channel, live, there, place, A)
@@ -323,14 +325,16 @@ def convolve_window(
         mbarrier.init(w_full.index(i), count=1)
         mbarrier.init(w_empty.index(i), count=2)
     fence_async_shared()
-    rings = (rows, weights, x_full, x_empty, w_full, w_empty)
-    rest = (out, batch, programs, tensors, numbers, more)
+    rows = Ring(rows, x_full, x_empty)
+    weights = Ring(weights, w_full, w_empty)
+    rings = (rows, weights)
+    results = Results(out, batch, Operands(tensors, numbers))
     gl.warp_specialize(
         [
-            (consume, (rings, rest, 0, G, C, A, SWIZZLED, ACC)),
-            (consume, (rings, rest, 1, G, C, A, SWIZZLED, ACC)),
-            (feed_boxes, (x, rows, x_full, x_empty, programs, G, C, BOXED)),
-            (feed_weights, (w, weights, w_full, w_empty, programs, G, C)),
+            (consume, (rings, results, programs, more, 0, G, C, A, ACC)),
+            (consume, (rings, results, programs, more, 1, G, C, A, ACC)),
+            (feed_boxes, (x, rows, programs, G, C, BOXED)),
+            (feed_weights, (w, weights, programs, G, C)),
         ],
         [4, 1, 1],
         [C.registers, 24, 24],

@@ -27,7 +27,10 @@ class Windows:
     portable: Tiling
 
     def __str__(self) -> str:
-        return f"{self.portable.form} {self.geometry} {self.rings}"
+        box = "x".join(map(str, self.geometry.box))
+        stages = f"stages {self.rings.x_stages}+{self.rings.w_stages}"
+        tile = f"batch {box} channels {self.geometry.padded} depth {self.rings.depth}"
+        return f"{tile} {stages} split {self.geometry.split}"
 
 
 class HopperWindow:

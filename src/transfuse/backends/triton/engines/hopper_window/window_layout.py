@@ -2,7 +2,7 @@
 
 Anchors lie in boxes of depth, height, width and samples (the form ``batch``, copies by residue).
 Width members come in pairs: their taps read the same few offsets, so that one copy of rows serves
-both, and one copy of weights serves the boxes of two consumers. See ``kernels/hopper_window.py``.
+both, and one copy of weights serves the boxes of two consumers. See ``window_kernel.py``.
 """
 
 from collections.abc import Sequence
@@ -179,7 +179,7 @@ def choose(
     tap_table: TapTable, batch: int, channels: int, kept: int, depth: int, itemsize: int,
     window: str, multiprocessors: int, shares: bool = True,
 ) -> tuple[WindowGeometry, Rings] | None:  # fmt: skip
-    """What to launch, if it fits. ``shares``: partial results may meet in another pass."""
+    """What to launch, if it fits. ``shares``: partial results may meet in another segment."""
     box = box_of(tap_table, batch, 128 if channels <= 64 else 64)
     geometry = WindowGeometry.of(tap_table, batch, channels, kept, box, 1, window)
     if shares:
@@ -189,7 +189,7 @@ def choose(
 
 
 def verdict(tap_table: TapTable, channels: int, groups: int, window: str, before: bool) -> str:
-    """Why this loop does not serve, or nothing. ``before``: steps precede the window."""
+    """Why this loop does not serve, or nothing. ``before``: ops precede the window."""
     if groups != 1 or before or window not in ("max", "sum"):
         return "it takes one group and a maximum or sum right after the convolution"
     if tap_table.classes != 1:

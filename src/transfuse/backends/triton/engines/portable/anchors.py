@@ -75,8 +75,13 @@ def divided(offset, residue, AXIS: tl.constexpr, T: tl.constexpr):
 
 
 @triton.jit
-def load_rows(x, n, d, h, w, batch, od, oh, ow, channel, T: tl.constexpr):
-    """The tile of input at an offset from the anchors that start at (n, d, h, w): [P, depth]."""
+def load_rows(x, first, batch, offset, channel, T: tl.constexpr):
+    """The tile of input at an offset from the anchors that start at ``first``: [P, depth].
+
+    ``first`` is n, d, h, w; ``offset`` is in inputs along depth, height and width.
+    """
+    n, d, h, w = first
+    od, oh, ow = offset
     residue = 0
     if T.lone:
         d = d * T.residues[0]

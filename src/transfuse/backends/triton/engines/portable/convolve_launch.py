@@ -15,7 +15,7 @@ from transfuse.backends.triton.draft import (
 from transfuse.backends.triton.engines.contract import Task
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.portable.convolve_kernel import convolve
-from transfuse.backends.triton.engines.portable.tile import Tile
+from transfuse.backends.triton.engines.portable.tile import Multiply, Tile
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.epilogue import statistics_launch, stored_launch
@@ -96,7 +96,8 @@ def add(
     given: list[Any] = [
         x, w, At(rows), At(packed), At(out.number), draft.constant(work.tap_table.flat), At(wild),
         copied, batch, draft.tensors(arguments), numbers(arguments), At(partials.partials),
-        partials.plane, partials.tiles, programs, tile, epilogue, draft.acc, _dot(core), careful,
+        partials.plane, partials.tiles, programs, tile, epilogue,
+        Multiply(draft.acc, _dot(core), careful),
     ]  # fmt: skip
     if careful:
         draft.add(convolve, min(programs, 128), given, num_warps=32, num_stages=1)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from transfuse.backends.triton.axes import Box, Three
 from transfuse.backends.triton.engines.portable.tiling import Tiling, crosses, joined, used_rows
@@ -11,9 +12,9 @@ from transfuse.backends.triton.tap_table import TapTable
 
 @dataclass(frozen=True)
 class Block:
-    """Where the anchors of a tile lie, as ``kernels/tiles.py`` takes it.
+    """Where the anchors of a tile lie, as ``anchors.py`` takes it.
 
-    Names as in ``tap_table`` and ``config``; three numbers go by axis. ``extent``: rows of the copy
+    Names as in ``tap_table`` and ``tiling``; three numbers go by axis. ``extent``: rows of the copy
     along each axis; ``order``: the width classes of one tile.
     """
 
@@ -175,6 +176,16 @@ class Tile(Block):
             and prod(self.classes) == self.joined
             and self.joined_extent[1:] == self.results[1:]
         )
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """How products are made: the type of sums, Triton's precision, and whether weights are taken to
+    hold NaN or Inf."""
+
+    acc: Any
+    dot: str
+    careful: bool
 
 
 def copied(tap_table: TapTable, config: Tiling) -> tuple[Three, Three, int]:

@@ -1,4 +1,4 @@
-"""How a pass is cut into tiles: valid by construction, the best of what was counted or tuned."""
+"""How a segment is cut into tiles: valid by construction, the best of what was counted or tuned."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
