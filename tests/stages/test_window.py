@@ -144,7 +144,7 @@ ILLEGAL = [
     (avg_pool(3, 1, 2), "padding must be 0 to 1 (half of kernel=3), but got padding=2"),
     (avg_pool(3, 1, -1), "padding must be 0 to 1 (half of kernel=3), but got padding=-1"),
     (max_pool(6), "input of size [4, 9] is smaller than a window of 6"),
-    (max_pool((1, 2, 3)), "kernel to be one integer or 2 of them"),
+    (max_pool((1, 2, 3)), "kernel_size to be one integer or 2 of them"),
 ]
 
 

@@ -1,6 +1,6 @@
 """What every stage states: its kind, its shape, what it needs, and its maths in torch."""
 
-from collections.abc import Container, Hashable, Iterator, Mapping, MutableMapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import reduce
@@ -188,20 +188,10 @@ class Stage:
                 yield each.name, getattr(self, each.name)
 
     def __str__(self) -> str:
-        arguments: list[str] = []
-        for i, each in enumerate(fields(self)):
-            value = getattr(self, each.name)
-            if value != each.default and not each.metadata.get("names"):
-                text = shown(value)
-                placed = len(arguments) == i and not isinstance(value, bool)
-                arguments.append(text if placed else f"{each.name}={text}")
-        return f"{self.name}({', '.join(arguments)})" if arguments else self.name
-
-    def _in_mode(self, mode: str) -> str:
-        """A stage of two modes as it prints: the mode, then what is not as by default."""
-        given = ((each, getattr(self, each.name)) for each in fields(self))
-        options = [f"{each.name}={shown(value)}" for each, value in given if value != each.default]
-        return f"{self.name}({', '.join([mode, *options])})"
+        given = (each for each in fields(self) if not each.metadata.get("names"))
+        return called(
+            self.name, ((each.name, getattr(self, each.name), each.default) for each in given)
+        )
 
 
 _admitted: dict[Any, tuple[tuple[str, Kinds], ...]] = {}
@@ -216,6 +206,18 @@ def _fields(kind: Any) -> tuple[tuple[str, Kinds], ...]:
     if found is None:
         found = _admitted[kind] = tuple((each.name, admitted(each)) for each in fields(kind))
     return found
+
+
+def called(name: str, arguments: Iterable[tuple[str, object, object]]) -> str:
+    """A call as chains print it, of the names, values and defaults of its arguments in order."""
+    written: list[str] = []
+    in_place = True
+    for key, value, default in arguments:
+        told = value != default
+        in_place = in_place and told and not isinstance(value, bool)
+        if told:
+            written.append(shown(value) if in_place else f"{key}={shown(value)}")
+    return f"{name}({', '.join(written)})" if written else name
 
 
 def shown(value: object) -> str:

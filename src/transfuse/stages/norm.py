@@ -17,7 +17,17 @@ from transfuse.maths import rsqrt
 from transfuse.maths.expr import X
 from transfuse.maths.expr import name as symbol
 from transfuse.problem import Shape
-from transfuse.stages.base import Env, Kind, Operand, Stage, alike, channel, parameter, shown
+from transfuse.stages.base import (
+    Env,
+    Kind,
+    Operand,
+    Stage,
+    alike,
+    called,
+    channel,
+    parameter,
+    shown,
+)
 from transfuse.stages.running import Running
 from transfuse.stages.walk import Given, Value, Walk
 
@@ -43,13 +53,13 @@ class Norm(Stage):
     made: str = field(metadata={"names": True, "words": _MADE})
     over: str | tuple[int, ...] = field(metadata={"words": _OVER})
     num_groups: int | str | None = parameter(int, default=None)
-    weight: Operand = parameter(Tensor, default=None)
-    bias: Operand = parameter(Tensor, default=None)
-    eps: float | None = 1e-5
-    centred: bool = True
     running_mean: Operand = parameter(Tensor, default=None)
     running_var: Operand = parameter(Tensor, default=None)
+    weight: Operand = parameter(Tensor, default=None)
+    bias: Operand = parameter(Tensor, default=None)
     momentum: float = 0.1
+    eps: float | None = 1e-5
+    centred: bool = True
     training: bool = True
 
     @property
@@ -238,23 +248,13 @@ class Norm(Stage):
         walk.map(y, values)
 
     def __str__(self) -> str:
-        found = {
-            **vars(self), "normalized_shape": self.over, "use_input_stats": self.training
-        }  # fmt: skip
+        found = {**vars(self), "normalized_shape": self.over, "use_input_stats": self.training}
         known = signature(MAKERS[self.made]).parameters.values()
-        if self.made == "batch_norm":
-            mode = "batch" if self.training else "running"
-            told = [f"{p.name}={shown(found[p.name])}" for p in known
-                    if p.name != "training" and found[p.name] != p.default]  # fmt: skip
-            return f"{self.name}({', '.join([mode, *told])})"
-        arguments: list[str] = []
-        for i, each in enumerate(known):
-            value = found[each.name]
-            if value != each.default:
-                text = shown(value)
-                placed = len(arguments) == i and not isinstance(value, bool)
-                arguments.append(text if placed else f"{each.name}={text}")
-        return f"{self.name}({', '.join(arguments)})" if arguments else self.name
+        given = [(each.name, found[each.name], each.default) for each in known]
+        if self.made != "batch_norm":
+            return called(self.name, given)
+        told = (f"{k}={shown(v)}" for k, v, usual in given if k != "training" and v != usual)
+        return f"{self.name}({', '.join(('batch' if self.training else 'running', *told))})"
 
 
 @dataclass(frozen=True)
@@ -412,10 +412,8 @@ def batch_norm(
         legal = "positive in training" if training else "non-negative"
         raise ValueError(f"batch_norm: eps must be {legal}, but got {eps}")
     _expect_running("batch_norm", "training", training, running_mean, running_var)
-    return Norm(
-        "batch_norm", "batch", None, weight, bias, eps, True, running_mean, running_var,
-        momentum if training else 0.1, training,
-    )  # fmt: skip
+    given = (running_mean, running_var, weight, bias, momentum if training else 0.1, eps)
+    return Norm("batch_norm", "batch", None, *given, training=training)
 
 
 def group_norm(
@@ -450,7 +448,8 @@ def group_norm(
         >>> bool(y[:, :2].mean((1, 2, 3)).abs().max() < 1e-5)
         True
     """
-    return Norm("group_norm", "groups", num_groups, weight, bias, eps)
+    _expect_eps("group_norm", eps)
+    return Norm("group_norm", "groups", num_groups, weight=weight, bias=bias, eps=eps)
 
 
 def instance_norm(
@@ -499,10 +498,8 @@ def instance_norm(
     _expect_flag("instance_norm", "use_input_stats", use_input_stats)
     momentum, eps = _numbers("instance_norm", momentum=momentum, eps=eps)
     _expect_running("instance_norm", "use_input_stats", use_input_stats, running_mean, running_var)
-    return Norm(
-        "instance_norm", "groups", None, weight, bias, eps, True, running_mean, running_var,
-        momentum if use_input_stats else 0.1, use_input_stats,
-    )  # fmt: skip
+    given = (running_mean, running_var, weight, bias, momentum if use_input_stats else 0.1, eps)
+    return Norm("instance_norm", "groups", None, *given, training=use_input_stats)
 
 
 def layer_norm(
@@ -541,7 +538,9 @@ def layer_norm(
         True
         >>> y = conv_transpose(x, w, then=[layer_norm((7, 7))])
     """
-    return Norm("layer_norm", _sizes("layer_norm", normalized_shape), None, weight, bias, eps)
+    _expect_eps("layer_norm", eps)
+    sizes = _sizes("layer_norm", normalized_shape)
+    return Norm("layer_norm", sizes, weight=weight, bias=bias, eps=eps)
 
 
 def rms_norm(
@@ -577,7 +576,7 @@ def rms_norm(
         True
     """
     sizes = _sizes("rms_norm", normalized_shape)
-    return Norm("rms_norm", sizes, None, weight, None, eps, centred=False)
+    return Norm("rms_norm", sizes, weight=weight, eps=eps, centred=False)
 
 
 MAKERS: dict[str, Callable[..., Norm]] = {
@@ -588,6 +587,11 @@ MAKERS: dict[str, Callable[..., Norm]] = {
 def _expect_flag(stage: str, name: str, given: object) -> None:
     if not isinstance(given, bool):
         raise TypeError(f"{stage}: {name} must be bool, not {type(given).__name__}")
+
+
+def _expect_eps(stage: str, given: object) -> None:
+    if given is None:  # which only rms_norm takes
+        raise TypeError(f"{stage}: eps must be float, not NoneType")
 
 
 def _numbers(stage: str, **given: Any) -> tuple[float, ...]:

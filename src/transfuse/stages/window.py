@@ -230,10 +230,10 @@ class LpPool(Window):
     averages: ClassVar[bool] = True
     norm_type: float = field(default=2.0, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def shape(self, shape: Shape) -> Shape:
         if self.norm_type == 0:
             raise ZeroDivisionError("lp_pool: norm_type must not be 0")
+        return super().shape(shape)
 
     def simple(self, rank: int) -> bool:
         return False
