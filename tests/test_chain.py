@@ -160,12 +160,12 @@ def test_channels_of_every_operand() -> None:
         add("after"),
         clamp(0, 1),
     )
-    assert list(chain.channels(Problem.parse("n1 ci2 co6 i5 k3"))) == [
-        ("before", 2),
-        ("bias", 6),
-        ("w", 6),
-        ("b", 6),
-        ("after", 1),
+    assert list(chain.dims(Problem.parse("n1 ci2 co6 i5 k3"))) == [
+        ("before", (2,)),
+        ("bias", (6,)),
+        ("w", (6,)),
+        ("b", (6,)),
+        ("after", (1,)),
     ]
 
 

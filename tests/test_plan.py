@@ -68,7 +68,7 @@ def test_benchmark_passes(slug: str) -> None:
 @pytest.mark.parametrize("slug", [slug for slug, row in BENCHMARKS.items() if row[2] == 1])
 def test_one_pass_costs_the_least(slug: str) -> None:
     got = benchmark(slug)
-    operands = 4 * sum(dict(got.chain.channels(got.problem)).values())
+    operands = 4 * sum(map(prod, dict(got.chain.dims(got.problem)).values()))
     assert got.flops == got.work
     assert got.bytes + operands == got.least
     assert got.scratch == 0
@@ -237,7 +237,7 @@ def test_least_is_every_tensor_once() -> None:
         group_norm(3, "v"),
     )
     x, weight, y = 2 * 4 * 9 * 9, 4 * 3 * 3 * 3, 2 * 6 * 8 * 8
-    operands = [name for name, _ in got.chain.channels(got.problem)]
+    operands = [name for name, _ in got.chain.dims(got.problem)]
     assert operands.count("w") == 2, "read by the pool and by the norm, yet one tensor"
     assert got.least == 2 * (x + weight + 3 * 6 + y)  # "a" is taken out by the batch norm
 

@@ -240,7 +240,7 @@ def tensors(chain: Chain, problem: Problem, kind: str, seed: int = 0) -> Tensors
     if kind == "special":
         for sample, value in enumerate((nan, inf, -inf)):
             x[sample, 0].view(-1)[3 * sample] = value
-    return x, weight, {name: filled(count) for name, count in chain.channels(problem)}
+    return x, weight, {name: filled(*dims) for name, dims in chain.dims(problem)}
 
 
 def difference(got: Tensor, expected: Tensor) -> float:

@@ -121,12 +121,17 @@ class Chain:
             extents = stage.need(extents, before.spatial)
         return extents
 
-    def channels(self, problem: Problem) -> Iterator[tuple[str, int]]:
-        """Every per-channel operand by name, with the channels it must have."""
+    def fitted(self, shapes: Mapping[str, tuple[int, ...]]) -> "Chain":
+        """The chain, told the shapes of its tensors."""
+        stages = tuple(stage.fitted(shapes, self.conv.rank) for stage in self.stages)
+        same = all(new is old for new, old in zip(stages, self.stages, strict=True))
+        return self if same else Chain(*stages)
+
+    def dims(self, problem: Problem) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every operand by name, with the shape it must have; ``(C,)``: one value per channel."""
         for stage, before in zip(self.stages, self.shapes(problem)[:-1], strict=True):
-            count = problem.out_channels if isinstance(stage, ConvTranspose) else before.c
-            for name in stage.operands:
-                yield name, count
+            convolves = isinstance(stage, ConvTranspose)
+            yield from stage.dims(before._replace(c=problem.out_channels) if convolves else before)
 
     def __str__(self) -> str:
         return _arrows(self.stages)

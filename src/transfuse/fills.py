@@ -14,7 +14,7 @@ from transfuse.problem import Problem
 from transfuse.stages.whole import BatchNorm, RunningNorm
 
 Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
-"""Input, kernel, and the per-channel operands by name."""
+"""Input, kernel, and the operands by name."""
 
 
 def real(chain: Chain, problem: Problem, seed: int) -> Tensors:
@@ -50,7 +50,7 @@ def _filled(chain: Chain, problem: Problem, seed: int, fill: Callable[..., Tenso
         empty = torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device=device)
         return fill(empty, generator=generator)
 
-    operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+    operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
     for stage in chain.stages:
         if isinstance(stage, BatchNorm | RunningNorm) and isinstance(stage.running_var, str):
             operands[stage.running_var].abs_()

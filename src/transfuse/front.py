@@ -98,7 +98,8 @@ def call(
             "dilation": dilation,
             "output_padding": output_padding,
         }
-        return bound, _sized(bound, x, weight, operands, out, options, groups, precision, exotic)
+        problem = _sized(bound, x, weight, operands, out, options, groups, precision, exotic)
+        return bound.fitted({k: tuple(v.shape) for k, v in operands.items()}), problem
 
     y = _compute(what, prepare, whole, weight, operands, into, backend)
     if not unbatched:
@@ -386,10 +387,13 @@ def _check(
     result = chain.shapes(problem)[-1]
     expect_shape("input", x, problem.input.dims)
     expect_shape(kernel, weight, problem.weight)
-    for name, channels in chain.channels(problem):
+    for name, dims in chain.dims(problem):
         if name not in operands:
             raise TypeError(f"nothing is given under the name {name!r}, used in {chain}")
-        expect_channels(name, operands[name], channels, flat=name == chain.conv.bias)
+        if len(dims) == 1:
+            expect_channels(name, operands[name], dims[0], flat=name == chain.conv.bias)
+        else:
+            expect_shape(name, operands[name], dims)
     used = [name for stage in chain.stages for name in stage.operands]
     for name in chain.updates:
         if used.count(name) > 1:

@@ -170,7 +170,7 @@ class _Costs:
 
     def plan(self, passes: Sequence[Pass], stored: Sequence[int]) -> Plan:
         """The plan whose passes store the values after each of the ``stored`` stages."""
-        operands = sum(dict(self.chain.channels(self.problem)).values()) * self.item
+        operands = sum(map(prod, dict(self.chain.dims(self.problem)).values())) * self.item
         least = self.tensor(0) + self.weight + operands + self.tensor(len(self.chain.stages))
         temporaries = [self.tensor(i) for i in stored]
         # While a pass runs, what it reads and what it stores are both alive.

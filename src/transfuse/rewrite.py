@@ -124,7 +124,7 @@ def bias_after_max_pool(chain: Chain) -> Chain | None:
             continue
         if isinstance(first, ConvTranspose) and first.bias is not None:
             return chain.swap(i, 2, replace(first, bias=None), second, add(first.bias))
-        if isinstance(first, Map) and first.operands and first.rises:
+        if isinstance(first, Map) and first.operands and first.per_channel and first.rises:
             return chain.swap(i, 2, second, first)
     return None
 

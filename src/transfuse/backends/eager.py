@@ -18,7 +18,7 @@ from transfuse.plan import Plan, staged
 from transfuse.problem import Problem
 from transfuse.reference import evaluate
 from transfuse.stages import Env
-from transfuse.stages.whole import write
+from transfuse.stages.running import write
 
 
 class Eager:

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from transfuse.problem import Shape
 from transfuse.stages.values import Kinds, admitted, exact, plain
+from transfuse.stages.walk import Walk
 
 Number = int | float
 Operand = Tensor | str | None
-"""A per-channel tensor: the tensor itself, or the name it will be given under."""
+"""A tensor beside the values: the tensor itself, or the name it will be given under."""
 Env = MutableMapping[str, Tensor]
 """Operands by name, as the maths reads them; statistics are added to it on the way."""
 
@@ -96,14 +97,18 @@ class Stage:
         """The maths, in torch, in the type of ``x``."""
         raise NotImplementedError
 
+    def sweep(self, walk: Walk) -> None:
+        """What it does to stored values, in the words of ``walk``; by default torch alone can."""
+        raise NotImplementedError
+
     @property
     def operands(self) -> tuple[str, ...]:
-        """Names of the per-channel tensors it reads."""
+        """Names of the tensors it reads."""
         return tuple(value for _, value in self.parameters() if isinstance(value, str))
 
     @property
     def updates(self) -> tuple[str, ...]:
-        """Names of the per-channel tensors it writes to."""
+        """Names of the tensors it writes to."""
         return ()
 
     @property
@@ -117,6 +122,18 @@ class Stage:
         """The stage with numbers in place of the names in ``scalars``."""
         named = {k: v for k, v in self.parameters() if isinstance(v, str)}
         return self.with_parameters({k: scalars[v] for k, v in named.items() if v in scalars})
+
+    def fitted(self: S, shapes: Mapping[str, tuple[int, ...]], rank: int) -> S:
+        """The stage, told the shapes of its tensors by name, where it depends on them.
+
+        ``rank``: spatial axes of the values. Tensors that are not named are not known yet.
+        """
+        return self
+
+    def dims(self, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Its tensors by name, each with its shape; ``(C,)``: one value per channel."""
+        for name in self.operands:
+            yield name, (shape.c,)
 
     def lift(self: S, prefix: str, env: Env, taken: Container[str] = ()) -> S:
         """The stage with names in place of its tensors, which are put into ``env``.
@@ -197,5 +214,8 @@ def alike(x: Tensor, env: Env, *operands: Operand) -> tuple[Tensor, list[Tensor 
 
 
 def value(operand: Number | Operand, env: Env, like: Tensor) -> Number | Tensor:
-    """A number as it is, a named tensor as ``channel`` gives it."""
-    return operand if isinstance(operand, int | float) else channel(operand, env, like)
+    """A number as it is; a named tensor as it meets ``like``: of one axis, along the channels."""
+    if isinstance(operand, int | float):
+        return operand
+    named = env[operand] if isinstance(operand, str) else None
+    return channel(operand, env, like) if named is None or named.dim() == 1 else named

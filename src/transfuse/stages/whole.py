@@ -1,6 +1,6 @@
 """Stages that need a statistic over more than any tile holds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from transfuse import plain
 from transfuse.geometry import integer
 from transfuse.problem import Shape
 from transfuse.stages.base import Env, Kind, Operand, Stage, alike, channel, parameter
+from transfuse.stages.running import Running
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class BatchNorm(Whole):
     eps: float = 1e-5
 
     @property
-    def running(self) -> "Running | None":
+    def running(self) -> Running | None:
         return _running(self.running_mean, self.running_var, self.momentum)
 
     @property
@@ -78,42 +79,6 @@ class BatchNorm(Whole):
 
     def __str__(self) -> str:
         return self._in_mode("batch")
-
-
-@dataclass(frozen=True)
-class Running:
-    """Running statistics by name, and how they move: in place, once a call.
-
-    ``running = (1 - momentum) * running + momentum * found``; the variance found is the unbiased
-    one, ``n / (n - 1)`` times that by which a batch of ``n`` values was normalised.
-    """
-
-    mean: str
-    var: str
-    momentum: float
-
-    @property
-    def names(self) -> tuple[str, str]:
-        return self.mean, self.var
-
-    def moved(self, env: Mapping[str, Tensor], mean: Tensor, var: Tensor, n: int) -> Env:
-        """Both after a batch of ``n`` values whose mean and biased variance are given."""
-        found = {self.mean: mean, self.var: var * (n / (n - 1))}
-        return {
-            name: (1 - self.momentum)
-            * env[name].to(torch.promote_types(env[name].dtype, new.dtype))
-            + self.momentum * new.reshape(env[name].shape)
-            for name, new in found.items()
-        }
-
-
-def write(operands: Mapping[str, Tensor], updated: Mapping[str, Tensor]) -> None:
-    """Put running statistics into the tensors they are kept in; each one's version goes up."""
-    for name, new in updated.items():
-        kept = operands[name]
-        # torch writes to those made in inference mode anywhere; an ordinary copy does not.
-        with torch.inference_mode() if kept.is_inference() else torch.no_grad():
-            kept.copy_(new)
 
 
 @dataclass(frozen=True)

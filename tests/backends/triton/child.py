@@ -182,7 +182,7 @@ def compile_(
     def meta(*dims: int) -> Tensor:
         return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
 
-    operands = {name: meta(channels) for name, channels in chain.channels(problem)}
+    operands = {name: meta(*dims) for name, dims in chain.dims(problem)}
     compiled.clear()
     with changed("usual", tiles):
         verdict = Triton().verdict(chain, problem)

@@ -120,7 +120,7 @@ def make(stages: tuple[Any, ...], problem: Problem, capability: int = 90) -> Mad
     def tensor(*dims: int) -> Tensor:
         return torch.zeros(dims, dtype=ELEMENTS[problem.dtype].dtype)
 
-    operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+    operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
     x, weight = tensor(*problem.input.dims), tensor(*problem.weight)
     STUB.stub_seen(None)
     out = Triton().run(chain, problem, x, weight, operands)

@@ -84,7 +84,7 @@ def test_bodies_of_loops_are_not_visited_over_and_over(slug: str, visits: Counte
 
     memory = [meta(*problem.input.dims), meta(*problem.weight)]
     memory += [meta(*chain.shapes(problem)[-1].dims)]
-    memory += [meta(channels) for _, channels in chain.channels(problem)]
+    memory += [meta(*dims) for _, dims in chain.dims(problem)]
     memory += [meta(size, dtype=dtype) for _, size, dtype in made.scratch]
     for launch in made.launches:
         visits.clear()

@@ -37,7 +37,7 @@ def recipe(chain: Chain, problem: Problem, capability: int = 90, real: bool = Fa
         plan.chain.core(problem),
         three(problem.spatial, 1),
         strides,  # type: ignore[arg-type]
-        [name for name, _ in chain.channels(problem)],
+        [name for name, _ in chain.dims(problem)],
         torch.device("cpu"),
         Gpu(capability, 132, real),
     )

@@ -22,7 +22,7 @@ from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
 from transfuse.plan import Plan, fused
 from transfuse.problem import Problem
-from transfuse.stages.whole import Running, write
+from transfuse.stages.running import Running, write
 
 
 class Cpu:

@@ -14,12 +14,12 @@ from transfuse.problem import Shape
 from transfuse.stages import Stage, add, clamp, scale, sigmoid, tanh
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
 from transfuse.stages.pointwise import Map
+from transfuse.stages.running import Running
 from transfuse.stages.whole import (
     BatchApply,
     BatchNorm,
     BatchStatistics,
     GroupNorm,
-    Running,
     RunningNorm,
     SpaceSoftmax,
     Whole,
@@ -67,6 +67,8 @@ def refusal(plan: Plan) -> str:
         if type(stage) not in _STEPS:
             return f"it has no step for {stage}"
         if isinstance(stage, Map):
+            if not stage.per_channel:
+                return f"it reads one value per channel, not as many as {stage} has"
             try:
                 _code(stage)
             except TooLong as reason:

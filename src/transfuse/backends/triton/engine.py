@@ -16,7 +16,7 @@ from transfuse.backends.triton.recipe import Recipe
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan
-from transfuse.stages.whole import write
+from transfuse.stages.running import write
 
 MOST = 4096
 """Recipes kept; with one more, all are made again when they are next needed."""
@@ -162,7 +162,7 @@ def explained(chain: Chain, plan: Plan) -> list[tuple[str, str]]:
     def tensor(*dims: int) -> Tensor:
         return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
 
-    operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+    operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
     gpu = Gpu(wanted, MULTIPROCESSORS.get(wanted, 108), real=bool(kind))
     x, weight = tensor(*problem.input.dims), tensor(*problem.weight)
     engines = prepare(chain, plan, x, weight, operands, None, choose, gpu).recipe.engines

@@ -17,12 +17,12 @@ from transfuse.problem import Problem, Shape
 from transfuse.stages import Stage, add, clamp, scale, sigmoid, tanh
 from transfuse.stages.channel import ChannelSoftmax, ChannelSum
 from transfuse.stages.pointwise import Map
+from transfuse.stages.running import Running
 from transfuse.stages.whole import (
     BatchApply,
     BatchNorm,
     BatchStatistics,
     GroupNorm,
-    Running,
     RunningNorm,
     SpaceSoftmax,
     Whole,
@@ -341,8 +341,10 @@ _OWN: dict[Expr, Callable[..., tuple[Step, ...]]] = {
 
 def _map(stage: Map) -> tuple[Step, ...]:
     make = _OWN.get(stage.function.pattern)
-    if make is not None and (not stage.tensors or len(stage.arguments) == 1):
+    if make is not None and stage.per_channel and (not stage.tensors or len(stage.arguments) == 1):
         return make(*stage.arguments)
+    if not stage.per_channel:
+        raise Refused(f"it reads one value per channel, not as many as {stage} has")
     tensors, names = list(stage.tensors), list(stage.constants)
     numbers = list(stage.constants.values())
 
