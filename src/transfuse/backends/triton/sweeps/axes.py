@@ -5,7 +5,7 @@ compiled for (``Side``, ``Look``) says as little of them as it can do with.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from transfuse.sweeps import View
@@ -116,6 +116,7 @@ class Across:
     axes: list[Axis]
     block: int
     flat: bool = True
+    even: bool = True  # worth accesses of many neighbours at once
 
     @property
     def count(self) -> int:
@@ -143,7 +144,7 @@ class Across:
             return "any"
         if inner == 0:
             return "still"
-        return "next" if inner == 1 else "any"
+        return "next" if inner == 1 and self.even else "any"
 
 
 def laid(views: Sequence[View], rows: Across, cols: Across, read: Sequence[int] = ()) -> Laid:
@@ -153,8 +154,8 @@ def laid(views: Sequence[View], rows: Across, cols: Across, read: Sequence[int] 
     element allows it; those of ``read`` are read at places that nobody knows before.
     """
     empty = Axis(1, (0,) * len(views))
-    rows = Across(rows.axes or [empty], rows.block, rows.flat)
-    cols = Across(cols.axes or [empty], cols.block, cols.flat)
+    rows = replace(rows, axes=rows.axes or [empty])
+    cols = replace(cols, axes=cols.axes or [empty])
     width = 16 // min(view.dtype.itemsize for view in views)
     units, looks, strides = {}, [], []
     for side in (rows, cols):

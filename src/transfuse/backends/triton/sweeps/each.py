@@ -1,6 +1,7 @@
 """Each: every element of the result from elements of other tensors."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import triton
@@ -16,7 +17,7 @@ from transfuse.sweeps import Each, View
 
 ELEMENTS = 2048
 """Of a block."""
-COLUMNS = (2048, 256, 32, 4)
+COLUMNS = (2048, 128, 8)
 MANY = 32
 """Where results and values have different innermost axes, those at least so long share a block."""
 
@@ -62,14 +63,15 @@ def _laid(views: Sequence[View]) -> Laid:
     beside = _beside(outer, inner, len(views))
     if beside is None:
         columns = widest(inner.size, COLUMNS)
-        return laid(views, Across(outer, ELEMENTS // columns), Across([inner], columns))
+        rows = Across(outer, ELEMENTS // columns, even=False)
+        return laid(views, rows, Across([inner], columns))
     others = [axis for axis in outer if axis is not beside]
-    rows, columns = 64, 64
+    rows, columns = Across([*others, beside], 64, flat=False), Across([inner], 64)
     if inner.size < MANY:
-        rows, columns = 512, 4
+        rows, columns = replace(rows, block=512), replace(columns, block=4, even=False)
     elif beside.size < MANY:
-        rows, columns = 4, 512
-    return laid(views, Across([*others, beside], rows, flat=False), Across([inner], columns))
+        rows, columns = replace(rows, block=4, even=False), replace(columns, block=512)
+    return laid(views, rows, columns)
 
 
 def _beside(outer: Sequence[Axis], inner: Axis, views: int) -> Axis | None:

@@ -38,9 +38,9 @@ from transfuse.sweeps import Fold, View
 
 ELEMENTS = 2048
 """Of a block."""
-FOLDED = (1024, 128, 32)
+FOLDED = (1024, 64)
 """Neighbours of a block where what is folded lies innermost."""
-KEPT = (512, 128, 32)
+KEPT = (512, 64)
 """The same where results do."""
 SHORT = 128
 """A shorter innermost axis is walked together with those around it."""
@@ -335,12 +335,12 @@ def launches(
         partials = At(memory(PARTIALS.get(kind, 1) * count * shares, given.dtype))
 
     def launch(kernel: Any, which: Laid, programs: int) -> Launch:
-        arguments = [*given.arguments(which), partials, counts, which.block, folding, given.acc]
+        arguments: list[Any] = [*given.arguments(which), partials, counts, which.block, folding, given.acc]
         return Launch(kernel, programs, arguments)
 
     whole = [launch(fold, found, blocks * shares)]
     if shares > 1:
-        alone = laid(views, Across(kept, JOINED[0]), Across([], JOINED[1]))
+        alone = laid(results, Across(kept, JOINED[0], even=False), Across([], JOINED[1]))
         whole.append(launch(join, alone, alone.rows))
     return whole
 
@@ -368,13 +368,14 @@ def _laid(
     near = _nearest(kept, first, len(views)), _nearest(folded, first, len(views))
     if near[0] < near[1]:
         inner = kept[-1].size
-        flat = len(kept) == 1 or inner < KEPT[-1]
+        flat = len(kept) == 1 or inner < KEPT[-1] // 2
         columns = widest(_count(kept) if flat else inner, KEPT)
         rows = ELEMENTS // columns if _count(folded) > 4 else 4
-        return laid(views, Across(folded, rows), Across(kept, columns, flat)), 1
+        return laid(views, Across(folded, rows, even=False), Across(kept, columns, flat)), 1
     flat = len(folded) < 2 or folded[-1].size < SHORT
     columns = widest(_count(folded) if flat else folded[-1].size, FOLDED)
-    return laid(views, Across(kept, ELEMENTS // columns), Across(folded, columns, flat)), 0
+    own = Across(kept, ELEMENTS // columns, even=False)
+    return laid(views, own, Across(folded, columns, flat)), 0
 
 
 def _nearest(found: Sequence[Axis], first: int, last: int) -> float:

@@ -23,7 +23,7 @@ from transfuse.sweeps import Slide, View
 
 ELEMENTS = 1024
 """Of a block."""
-COLUMNS = (256, 32, 4)
+COLUMNS = (128, 16)
 
 
 @dataclass(frozen=True)
@@ -267,5 +267,6 @@ def _laid(
     outer = outer or [Axis(1, (0,) * len(views))]
     columns = widest(inner.size, COLUMNS)
     moved = range(results, len(views)) if inner.window >= 0 else ()
-    block = laid(views, Across(outer, ELEMENTS // columns), Across([inner], columns), moved)
+    rows = Across(outer, ELEMENTS // columns, even=False)
+    block = laid(views, rows, Across([inner], columns), moved)
     return block, tuple(axis.window for axis in outer), (inner.window,)
