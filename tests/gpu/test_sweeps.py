@@ -3,9 +3,8 @@
 import pytest
 import torch
 
+from tests.random_sweeps import KINDS, Drawn, drawn, judge
 from transfuse.backends.triton.sweeps import prepare
-
-from ..random_sweeps import FOLDINGS, KINDS, Drawn, drawn, judge
 
 EXACT = ("each", "sum", "max", "min", "slide max", "slide sum", "slide sign")
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from transfuse.backends.triton.sweeps import axes, prepare
 from transfuse.sweeps import Sweep, views
 
-
 MOST = axes.MOST
 
 

@@ -10,11 +10,11 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+from tests.random_sweeps import FOLDINGS, KINDS, Drawn, drawn, judge
 from transfuse.backends.triton.sweeps import prepare
 from transfuse.maths.expr import parse
 from transfuse.sweeps import Each, Fold, Slide, Sweep, View
 
-from ...random_sweeps import FOLDINGS, KINDS, Drawn, drawn, judge
 from .conftest import Child
 
 EXACT = ("each", "sum", "max", "min", "slide max", "slide sum", "slide sign")
@@ -29,9 +29,7 @@ def interpreter() -> Iterator[Child]:
     child.close()
 
 
-def swept(
-    interpreter: Child, given: Drawn, exact: bool = False, wide: bool = False
-) -> list[str]:
+def swept(interpreter: Child, given: Drawn, exact: bool = False, wide: bool = False) -> list[str]:
     """Assert that a sweep is right, and gives the same bits again; the kernels launched."""
     answer = interpreter(sweep=given.sweep, slots=given.slots, wide=wide)
     first, second = answer["slots"]
@@ -173,9 +171,7 @@ def folded(folding: Any, kept: str, over: str, order: str = NCHW) -> Make:
     def make(sizes: tuple[int, ...], dtype: torch.dtype) -> Sweep:
         x = permuted(1, dtype, sizes, order)
         axes = [int(axis) for axis in kept + over]
-        source = View(
-            1, dtype, tuple(sizes[a] for a in axes), tuple(x.strides[a] for a in axes)
-        )
+        source = View(1, dtype, tuple(sizes[a] for a in axes), tuple(x.strides[a] for a in axes))
         result = tuple(sizes[int(axis)] for axis in kept)
         out = torch.empty((2, *result), device="meta")
         return Fold(results(folding, 0, out), folding, (("x", source),))

@@ -1,4 +1,4 @@
-"""Axes of a sweep as a kernel walks them: merged, in an order of their own, on two sides of a block.
+"""Axes of a sweep as kernels walk them: merged, in an order of their own, on two sides of a block.
 
 A kernel is built once for all sizes: sizes and strides reach it as plain integers, and what it is
 compiled for (``Side``, ``Look``) says as little of them as it can do with.
@@ -38,9 +38,13 @@ def merged(found: Iterable[Axis], key: Sequence[int]) -> list[Axis]:
     joined: list[Axis] = []
     for axis in ordered:
         slides = joined and max(joined[-1].window, axis.window) >= 0
-        if joined and not slides and all(
-            outer == inner * axis.size
-            for outer, inner in zip(joined[-1].strides, axis.strides, strict=True)
+        if (
+            joined
+            and not slides
+            and all(
+                outer == inner * axis.size
+                for outer, inner in zip(joined[-1].strides, axis.strides, strict=True)
+            )
         ):
             axis = Axis(joined.pop().size * axis.size, axis.strides)
         joined.append(axis)
@@ -182,9 +186,9 @@ def laid(views: Sequence[View], rows: Across, cols: Across, read: Sequence[int] 
         for dim, s in enumerate((rows, cols))
     ]
     sizes = [told(rows.tiles), told(cols.tiles), told(cols.blocks)]
-    for side, across in zip(sides, (rows, cols), strict=True):
+    for made, across in zip(sides, (rows, cols), strict=True):
         *outer, inner = (axis.size for axis in across.axes)
-        sizes += [*map(told, outer), told(inner // side.unit)]
+        sizes += [*map(told, outer), told(inner // made.unit)]
     wide = max(rows.count * cols.count, *map(reach, views)) >= MOST
     block = Block(sides[0], sides[1], tuple(looks), wide)
     return Laid(block, tuple(sizes), tuple(strides), rows.blocks, cols.blocks)

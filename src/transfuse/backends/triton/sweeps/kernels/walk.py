@@ -28,9 +28,9 @@ def side(at, sizes, TILES: tl.constexpr, FIRST: tl.constexpr, S: tl.constexpr):
         rest = index
         for i in tl.static_range(RANK - 1):
             size = plain(sizes[LAST - i])
-            coordinates = (rest % size,) + coordinates  # noqa: RUF005
+            coordinates = (rest % size,) + coordinates
             rest = rest // size
-        coordinates = (rest,) + coordinates  # noqa: RUF005
+        coordinates = (rest,) + coordinates
         if S.rank > 1:
             inner = plain(sizes[FIRST])
         return coordinates, rest < inner, index
@@ -42,15 +42,13 @@ def side(at, sizes, TILES: tl.constexpr, FIRST: tl.constexpr, S: tl.constexpr):
         coordinates = (own,)
         for i in tl.static_range(1, RANK):
             size = plain(sizes[LAST - i])
-            coordinates = (rest % size,) + coordinates  # noqa: RUF005
+            coordinates = (rest % size,) + coordinates
             rest = rest // size
         return coordinates, own < inner, linear
 
 
 @triton.jit
-def moved(
-    to, coordinates, strides, FIRST: tl.constexpr, KIND: tl.constexpr, UNIT: tl.constexpr
-):
+def moved(to, coordinates, strides, FIRST: tl.constexpr, KIND: tl.constexpr, UNIT: tl.constexpr):
     """A pointer moved to coordinates of a side."""
     if KIND != "none":
         for i in tl.static_range(len(coordinates)):
@@ -98,7 +96,7 @@ def read(
     """The views from ``FIRST`` up to ``LAST`` at the elements of a block, as a tuple."""
     found = ()
     for i in tl.static_range(FIRST, LAST):
-        found = found + (fetched(pointers, strides, rows, cols, live, i, B).to(ACC),)  # noqa: RUF005
+        found = found + (fetched(pointers, strides, rows, cols, live, i, B).to(ACC),)
     return found
 
 
