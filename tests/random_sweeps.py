@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.sweeping import at, expected
 from transfuse.maths.expr import X, parse
 from transfuse.sweeps import Each, Fold, Slide, Sweep, View
-
-from .sweeping import at, expected
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 FOLDINGS = ("sum", "mean", "max", "min", "logsumexp", "exponentials", "moments", "squares")
@@ -91,18 +90,15 @@ class Draw:
             stride, padding = self.random.randint(1, 3), self.random.randint(0, kernel // 2)
             left = n + 2 * padding - dilation * (kernel - 1) - 1
             outputs = left // stride + 1
-            reach = [
-                {o * stride - padding + k * dilation for k in range(kernel)} for o in range(outputs)
-            ]
-            if left >= 0 and all(each & set(range(n)) for each in reach):
+            starts = range(-padding, outputs * stride - padding, stride)
+            inside = [any(0 <= o + k * dilation < n for k in range(kernel)) for o in starts]
+            if left >= 0 and all(inside):
                 more = outputs * stride - padding < n and self.random.random() < 0.5  # ceil_mode
                 return kernel, stride, padding, dilation, outputs + more
 
     def sizes(self, rank: int, most: int) -> tuple[int, ...]:
         while True:
-            found = tuple(
-                self.random.choice((1, 2, 3, 4, 5, 7, 8, 16, 33, 64)) for _ in range(rank)
-            )
+            found = tuple(self.random.choices((1, 2, 3, 4, 5, 7, 8, 16, 33, 64), k=rank))
             if prod(found) <= most:
                 return found
 

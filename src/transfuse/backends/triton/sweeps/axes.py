@@ -1,11 +1,11 @@
-"""Axes of a sweep as a kernel walks them: merged, in an order of their own, on two sides of a block.
+"""Axes of a sweep as kernels walk them: merged, in an order of their own, on two sides of a block.
 
 A kernel is built once for all sizes: sizes and strides reach it as plain integers, and what it is
 compiled for (``Side``, ``Look``) says as little of them as it can do with.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from transfuse.sweeps import View
@@ -120,6 +120,7 @@ class Across:
     axes: list[Axis]
     block: int
     flat: bool = True
+    even: bool = True  # worth accesses of many neighbours at once
 
     @property
     def count(self) -> int:
@@ -147,7 +148,7 @@ class Across:
             return "any"
         if inner == 0:
             return "still"
-        return "next" if inner == 1 else "any"
+        return "next" if inner == 1 and self.even else "any"
 
 
 def laid(views: Sequence[View], rows: Across, cols: Across, read: Sequence[int] = ()) -> Laid:
@@ -157,8 +158,8 @@ def laid(views: Sequence[View], rows: Across, cols: Across, read: Sequence[int] 
     element allows it; those of ``read`` are read at places that nobody knows before.
     """
     empty = Axis(1, (0,) * len(views))
-    rows = Across(rows.axes or [empty], rows.block, rows.flat)
-    cols = Across(cols.axes or [empty], cols.block, cols.flat)
+    rows = replace(rows, axes=rows.axes or [empty])
+    cols = replace(cols, axes=cols.axes or [empty])
     width = 16 // min(view.dtype.itemsize for view in views)
     units, looks, strides = {}, [], []
     for side in (rows, cols):
@@ -185,9 +186,9 @@ def laid(views: Sequence[View], rows: Across, cols: Across, read: Sequence[int] 
         for dim, s in enumerate((rows, cols))
     ]
     sizes = [told(rows.tiles), told(cols.tiles), told(cols.blocks)]
-    for side, across in zip(sides, (rows, cols), strict=True):
+    for made, across in zip(sides, (rows, cols), strict=True):
         *outer, inner = (axis.size for axis in across.axes)
-        sizes += [*map(told, outer), told(inner // side.unit)]
+        sizes += [*map(told, outer), told(inner // made.unit)]
     wide = max(rows.count * cols.count, *map(reach, views)) >= MOST
     block = Block(sides[0], sides[1], tuple(looks), wide)
     return Laid(block, tuple(sizes), tuple(strides), rows.blocks, cols.blocks)

@@ -1,46 +1,21 @@
-# mypy: ignore-errors
-"""Each: every element of the result from elements of other tensors."""
+"""The launch of ``Each``: along which axes its blocks lie."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import triton
-import triton.language as tl
-
-from transfuse.backends.triton.epilogue.expressions import evaluate
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import parts
 from transfuse.backends.triton.sweeps.axes import Across, Axis, Laid, axes, laid, merged, widest
 from transfuse.backends.triton.sweeps.given import Given
-from transfuse.backends.triton.sweeps.walk import plain, read, side, write
+from transfuse.backends.triton.sweeps.kernels.elements import each
 from transfuse.sweeps import Each, View
 
 ELEMENTS = 2048
 """Of a block."""
-COLUMNS = (2048, 256, 32, 4)
+COLUMNS = (2048, 128, 8)
 MANY = 32
 """Where results and values have different innermost axes, those at least so long share a block."""
-
-
-@triton.jit
-def each(
-    pointers, sizes, strides, numbers, B: tl.constexpr, E: tl.constexpr, ACC: tl.constexpr,
-    COUNT: tl.constexpr,
-):  # fmt: skip
-    """Program (rows, columns): a block of the result, the first of ``COUNT`` views."""
-    program = tl.program_id(0)
-    if B.wide:
-        program = program.to(tl.int64)
-    SHAPE: tl.constexpr = B.shape
-    ROWS: tl.constexpr = B.rows
-    COLS: tl.constexpr = B.cols
-    across = plain(sizes[2])
-    rows, live_rows, _ = side(program // across, sizes, 0, 3, ROWS)
-    cols, live_cols, _ = side(program % across, sizes, 1, 3 + B.rows.rank, COLS)
-    values = read(pointers, strides, rows, cols, (live_rows, live_cols), 1, COUNT, B, ACC)
-    blank = tl.zeros(SHAPE, ACC)
-    y = tl.broadcast_to(evaluate(E, blank, values, numbers, 0), blank.shape)
-    write(pointers, strides, rows, cols, live_rows & live_cols, y, 0, B)
 
 
 def launches(sweep: Each, at: Callable[[int], int]) -> list[Launch]:
@@ -63,14 +38,15 @@ def _laid(views: Sequence[View]) -> Laid:
     beside = _beside(outer, inner, len(views))
     if beside is None:
         columns = widest(inner.size, COLUMNS)
-        return laid(views, Across(outer, ELEMENTS // columns), Across([inner], columns))
+        rest = Across(outer, ELEMENTS // columns, even=False)
+        return laid(views, rest, Across([inner], columns))
     others = [axis for axis in outer if axis is not beside]
-    rows, columns = 64, 64
+    rows, cols = Across([*others, beside], 64, flat=False), Across([inner], 64)
     if inner.size < MANY:
-        rows, columns = 512, 4
+        rows, cols = replace(rows, block=512), replace(cols, block=4, even=False)
     elif beside.size < MANY:
-        rows, columns = 4, 512
-    return laid(views, Across([*others, beside], rows, flat=False), Across([inner], columns))
+        rows, cols = replace(rows, block=4, even=False), replace(cols, block=512)
+    return laid(views, rows, cols)
 
 
 def _beside(outer: Sequence[Axis], inner: Axis, views: int) -> Axis | None:

@@ -29,9 +29,9 @@ def side(at, sizes, TILES: tl.constexpr, FIRST: tl.constexpr, S: tl.constexpr):
         rest = index
         for i in tl.static_range(RANK - 1):
             size = plain(sizes[LAST - i])
-            coordinates = (rest % size,) + coordinates  # noqa: RUF005
+            coordinates = (rest % size,) + coordinates
             rest = rest // size
-        coordinates = (rest,) + coordinates  # noqa: RUF005
+        coordinates = (rest,) + coordinates
         if S.rank > 1:
             inner = plain(sizes[FIRST])
         return coordinates, rest < inner, index
@@ -43,7 +43,7 @@ def side(at, sizes, TILES: tl.constexpr, FIRST: tl.constexpr, S: tl.constexpr):
         coordinates = (own,)
         for i in tl.static_range(1, RANK):
             size = plain(sizes[LAST - i])
-            coordinates = (rest % size,) + coordinates  # noqa: RUF005
+            coordinates = (rest % size,) + coordinates
             rest = rest // size
         return coordinates, own < inner, linear
 
@@ -97,7 +97,7 @@ def read(
     """The views from ``FIRST`` up to ``LAST`` at the elements of a block, as a tuple."""
     found = ()
     for i in tl.static_range(FIRST, LAST):
-        found = found + (fetched(pointers, strides, rows, cols, live, i, B).to(ACC),)  # noqa: RUF005
+        found = found + (fetched(pointers, strides, rows, cols, live, i, B).to(ACC),)
     return found
 
 
