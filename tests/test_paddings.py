@@ -4,6 +4,7 @@
 sides, and the outputs asked for are cut out of it.
 """
 
+import doctest
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import transfuse
+import transfuse.stages
 from transfuse import conv_transpose
 from transfuse.operators import OPERATORS
 from transfuse.stages import avg_pool, max_pool, sigmoid, softmax
@@ -424,6 +426,13 @@ def test_explained_and_in_a_problem_line() -> None:
     assert transfuse.Problem.parse(str(found.problem)) == found.problem
     same = transfuse.explain(conv_transpose, x, w, stride=2, padding="same", output_size=[10, 12])
     assert same.problem.output().spatial == (10, 12)
+
+
+def test_the_examples_of_its_docstring() -> None:
+    names = {**vars(transfuse.stages), "conv_transpose": conv_transpose, "torch": torch}
+    (example,) = doctest.DocTestFinder().find(conv_transpose, "conv_transpose", globs=names)
+    assert len(example.examples) == 5
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 # ---- mistakes --------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ def conv_transpose(
 ) -> Tensor:
     """``then(conv_transpose(before(x), weight) + bias)``, as few kernels as a backend can make it.
 
-    Input ``i`` adds ``x[i] * weight[k]`` to output ``o = i * stride - before + k * dilation`` of each
-    axis, where ``before`` is the padding before it.
+    Along each axis input ``i`` adds ``x[i] * weight[k]`` to output
+    ``o = i * stride - before + k * dilation``, where ``before`` is the padding at its beginning.
 
     To torch the chain is one operation. Under autocast all its tensors are cast as torch's own
     convolutions cast theirs (float64 stays), and so is the result; a call with ``out`` casts
