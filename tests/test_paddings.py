@@ -4,6 +4,7 @@
 sides, and the outputs asked for are cut out of it.
 """
 
+import doctest
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import transfuse
+import transfuse.stages
 from transfuse import conv_transpose
+from transfuse.cli import main
+from transfuse.geometry import Axis
 from transfuse.operators import OPERATORS
 from transfuse.stages import avg_pool, max_pool, sigmoid, softmax
 from transfuse.stages import sum as channel_sum
@@ -182,6 +186,26 @@ def test_one_pair_serves_every_axis_and_equal_ones_are_plain_padding() -> None:
     expected = conv_transpose(x, w, stride=2, padding=1)
     for padding in (((1, 1),), [[1, 1], [1, 1]], ((1, 1), (1, 1))):
         assert torch.equal(conv_transpose(x, w, stride=2, padding=padding), expected)
+
+
+def test_phases_and_pairs_of_an_axis() -> None:
+    """Every (output, input, tap) with ``i*s = o + p - k*d``, one by one."""
+    for n, k, s, p, d, op in product((1, 3), (1, 3), (1, 2, 3), (-7, -1, 4), (1, 2), (-6, -1, 9)):
+        axis = Axis(n, k, s, p, d, op)
+        landings = [
+            (o, i, t)
+            for o, i, t in product(range(axis.size), range(n), range(k))
+            if i * s == o + p - t * d
+        ]
+        reached = [
+            (phase.start + j * s, j + offset, tap)
+            for phase in axis.phases()
+            for j, (tap, offset) in product(range(phase.count), phase.taps)
+            if 0 <= j + offset < n
+        ]
+        assert sorted(reached) == sorted(landings), axis
+        for needed in range(max(0, axis.size) + 1):
+            assert axis.pairs(needed) == sum(o < needed for o, _, _ in landings), axis
 
 
 # ---- same ------------------------------------------------------------------------------------
@@ -424,6 +448,24 @@ def test_explained_and_in_a_problem_line() -> None:
     assert transfuse.Problem.parse(str(found.problem)) == found.problem
     same = transfuse.explain(conv_transpose, x, w, stride=2, padding="same", output_size=[10, 12])
     assert same.problem.output().spatial == (10, 12)
+
+
+def test_explained_on_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "n1 ci2 co3 i5x6 k3x4 s2 p1x-1 op-1x3 fp32 cpu"
+    monkeypatch.setattr("sys.argv", ["transfuse", "explain", "conv_transpose", *line.split()])
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(main())
+    assert not ended.value.code
+    assert line in capsys.readouterr().out
+
+
+def test_the_examples_of_its_docstring() -> None:
+    names = {**vars(transfuse.stages), "conv_transpose": conv_transpose, "torch": torch}
+    (example,) = doctest.DocTestFinder().find(conv_transpose, "conv_transpose", globs=names)
+    assert len(example.examples) == 5
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 # ---- mistakes --------------------------------------------------------------------------------
