@@ -26,7 +26,7 @@ class Sequence:
         self.ready = False
         self.buffers: ParameterBuffers | None = None
 
-    def __call__(self, tensors: list[Tensor]) -> None:
+    def __call__(self, tensors: Some[Tensor]) -> None:
         """Run on tensors of these numbers."""
         scratch = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
         if not self.ready:
@@ -41,7 +41,7 @@ class Sequence:
         for launch in self.launches:
             launch.again(memory, stream)
 
-    def _first(self, tensors: list[Tensor], scratch: Tensor) -> None:
+    def _first(self, tensors: Some[Tensor], scratch: Tensor) -> None:
         """The first call compiles, from tensors; later ones need no more than addresses."""
         memory = list(tensors)
         for at, size, dtype in self.scratch:
