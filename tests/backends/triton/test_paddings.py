@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-
-from transfuse.backends.triton import hopper_window
 from transfuse.backends.triton.config import Config, Shape
 from transfuse.backends.triton.lattice import Lattice, line
 from transfuse.backends.triton.tile import Tile
+
+from transfuse.backends.triton import hopper_window
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.geometry import Axis, pooled
