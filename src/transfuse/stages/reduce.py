@@ -42,7 +42,7 @@ class Axes(Stage):
         )
 
     def scope(self, shape: Shape) -> int:
-        return prod(shape.dims[axis] for axis in self.axes(len(shape.spatial)))
+        return prod([shape.dims[axis] for axis in self.axes(len(shape.spatial))])
 
 
 _TORCH: dict[str, Callable[..., Tensor]] = {
