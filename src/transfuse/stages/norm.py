@@ -109,7 +109,7 @@ class Norm(Stage):
     def scope(self, shape: Shape) -> int:
         if not self.training:
             return 1
-        covered = prod(shape.dims[axis] for axis in self.axes(len(shape.spatial)))
+        covered = prod([shape.dims[axis] for axis in self.axes(len(shape.spatial))])
         return covered // (self.groups(shape) if self.num_groups is not None else 1)
 
     def need(self, extents: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
