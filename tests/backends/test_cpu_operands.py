@@ -10,8 +10,8 @@ from torch import Tensor
 from transfuse import Chain, Problem, conv_transpose
 from transfuse.backends.cpu import Cpu, lower
 from transfuse.plan import fused
-from transfuse.stages import Stage, batch_norm, conv_transpose as convolution, group_norm, max_pool
-from transfuse.stages import pointwise, relu, softmax
+from transfuse.stages import Stage, batch_norm, group_norm, max_pool, pointwise, relu, softmax
+from transfuse.stages import conv_transpose as convolution
 
 gate = pointwise(lambda x, skip, mask: x * mask + skip)
 LINES = [
@@ -99,7 +99,9 @@ def test_the_core_serves_them_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-@pytest.mark.parametrize("line", ["n2 ci3 co5 i7x9 k3 s2 p1", "n2 ci6 co20 i12 k4 s2", "n4 ci3 co5 i1 k1"])
+@pytest.mark.parametrize(
+    "line", ["n2 ci3 co5 i7x9 k3 s2 p1", "n2 ci6 co20 i12 k4 s2", "n4 ci3 co5 i1 k1"]
+)
 def test_input_and_output_in_float32_beside_16_bits(line: str, dtype: str) -> None:
     """Neither the input nor the result is rounded: float32 holds these integers, 16 bits do not."""
     problem = Problem.parse(f"{line} {dtype}")

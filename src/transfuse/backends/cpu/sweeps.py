@@ -72,7 +72,7 @@ def _fold(sweep: Fold) -> "_Ready":
     alone = [_Axis(1, (0,) * len(views))]
     outer, inner = outer or alone, inner or alone
     near, far = outer[-1].strides[main], inner[-1].strides[main]
-    across = 0 < near and (near < far or far == 0)
+    across = near > 0 and (near < far or far == 0)
     found = before if not isinstance(sweep.before, Name) else None
     then = after if sweep.after is not X else None
     return _Ready(
@@ -99,7 +99,7 @@ def _slide(sweep: Slide) -> "_Ready":
     axes = [_Axis(sizes[a], tuple(each[a] for each in strides)) for a in range(5)]
     inputs = sweep.values[0][1].sizes
     channel, last = strides[1][1], strides[1][4] if inputs[-1] > 1 else 0
-    across = sizes[1] > 1 and 0 < channel and (channel < last or not last)
+    across = sizes[1] > 1 and channel > 0 and (channel < last or not last)
     found = before if not isinstance(sweep.before, Name) else None
     then = after if sweep.after is not X else None
     return _Ready(
@@ -210,7 +210,9 @@ def _consistent(sweep: Sweep) -> None:
         if len(view.sizes) != len(view.strides):
             raise ValueError(f"{name} has {len(view.sizes)} sizes and {len(view.strides)} strides")
         if view.dtype not in BY_DTYPE:
-            raise ValueError(f"{name} is of type {view.dtype}, not of {', '.join(map(str, BY_DTYPE))}")
+            raise ValueError(
+                f"{name} is of type {view.dtype}, not of {', '.join(map(str, BY_DTYPE))}"
+            )
     sizes = outs[0].sizes
 
     def same(name: str, view: View, expected: Sequence[int]) -> None:
