@@ -528,6 +528,8 @@ def of_programs(make: Maker) -> str:
     element = random.choice((0, 1, 2, 3, make.number(0, 3) % 2**32))
     program = library.Program(
         element=element,
+        input_element=element,
+        output_element=element,
         operands=element if random.random() < 0.9 else 0,
         batch=make.number(1, 2),
         in_channels=make.number(1, 6),

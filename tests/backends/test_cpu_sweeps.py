@@ -128,7 +128,7 @@ def right(sweep: Sweep, slots: Slots, ulp: float | None = None) -> None:
         for view in outs(sweep):
             if view.slot == number:
                 at(view, [written] * (number + 1)).fill_(True)
-        assert torch.equal(old[~written], new[~written])
+        assert torch.equal(old[~written].view(torch.uint8), new[~written].view(torch.uint8))
 
 
 def each_sweep(make: Maker) -> Each:
@@ -199,6 +199,17 @@ def slide_sweep(make: Maker, folding: Any) -> Slide:
     )
 
 
+@pytest.fixture(params=("sse2", "avx2", "avx512", "neon", "generic"))
+def isa(request: pytest.FixtureRequest, core: ctypes.CDLL) -> Iterator[str]:
+    """Every instruction set that the core has here."""
+    if request.param not in library.isas(core):
+        pytest.skip(f"this machine does not run {request.param}")
+    before = core.transfuse_isa()
+    library.check(core, core.transfuse_use_isa(request.param.encode()))
+    yield request.param
+    library.check(core, core.transfuse_use_isa(before))
+
+
 EXACT = [each for each in FOLDINGS if each in ("sum", "max", "min")]
 SLIDES = ("max", "sum", "mean", "sign")
 
@@ -234,3 +245,241 @@ def test_slides(folding: str, seed: int) -> None:
         right(sweep, make.slots, ulp=8 if folding == "mean" else 0)
     except IndexError:  # the definition has no smallest of no values
         assert folding == "sign"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_instruction_set(seed: int, isa: str) -> None:
+    make = Maker(f"{isa} each {seed}")
+    right(each_sweep(make), make.slots)
+    for folding in FOLDINGS:
+        make = Maker(f"{isa} {folding} {seed}", real=True)
+        sweep = fold_sweep(make, folding)
+        values = prod(sweep.values[0][1].sizes) / max(1, prod(sweep.outs[0].sizes))
+        right(sweep, make.slots, ulp=200 + (values if folding in ("sum", "exponentials") else 0))
+    for folding in ("max", "sum"):
+        make = Maker(f"{isa} slide {folding} {seed}", types=(torch.float32, torch.bfloat16))
+        right(slide_sweep(make, folding), make.slots, ulp=0)
+
+
+@pytest.mark.parametrize("folding", FOLDINGS)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_as_many_threads_as_there_may_be(folding: Folding, order: tuple[int, int]) -> None:
+    """The same bits: a few results of long folds, which threads share."""
+    x = torch.randn(6, 70000, generator=torch.Generator().manual_seed(1))
+    memory = x.movedim((0, 1), order).contiguous()
+    strides = (70000, 1) if order == (0, 1) else (1, 6)
+    two = folding in ("moments", "exponentials")
+    results = tuple(View(1, torch.float32, (6,), (1,), 6 * i) for i in range(1 + two))
+    sweep = Fold(results, folding, (("x", View(0, torch.float32, (6, 70000), strides)),))
+    slots = [memory.flatten(), torch.zeros(12)]
+    right(sweep, slots, ulp=100 + (2000 if folding in ("sum", "exponentials") else 0))
+    one = run(sweep, slots, 1)[1]
+    assert all(torch.equal(run(sweep, slots, count)[1], one) for count in (2, 3, 16))
+
+
+def test_threads_of_each_and_slide() -> None:
+    for seed in range(5):
+        make = Maker(f"threads {seed}", real=True)
+        for sweep in (each_sweep(make), slide_sweep(make, "mean")):
+            found = [run(sweep, make.slots, count) for count in (1, 2, 16)]
+            for slots in found[1:]:
+                for mine, other in zip(found[0], slots, strict=True):
+                    torch.testing.assert_close(mine, other, rtol=0, atol=0, equal_nan=True)
+
+
+SPECIAL = (
+    *([0.0] * 5, [-torch.inf] * 5, [torch.inf] * 5, [torch.nan] * 5),
+    *([1.0, torch.inf, 2, 3, 4], [1.0, -torch.inf, 2, 3, 4], [1.0, 2, torch.nan, 3, 4]),
+    *([torch.inf, -torch.inf, 1, 2, 3], [torch.nan, torch.inf, 1, 2, 3], [1e38] * 5, [-1e38] * 5),
+)
+
+
+@pytest.mark.parametrize("folding", FOLDINGS)
+@pytest.mark.parametrize("times", [1, 9, 5000])
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nan_and_inf_in_folds(
+    folding: Folding, times: int, across: bool, dtype: torch.dtype
+) -> None:
+    if folding in ("squares", "moments", "sum", "mean") and dtype is torch.float32:
+        rows = [row for row in SPECIAL if abs(row[0]) != 1e38]  # beyond float32
+    else:
+        rows = list(SPECIAL)
+    x = torch.tensor(rows, dtype=dtype).repeat(1, times)
+    n, length = x.shape
+    memory = x.t().contiguous() if across else x
+    strides = (1, n) if across else (length, 1)
+    two = folding in ("moments", "exponentials")
+    results = tuple(View(1, dtype, (n,), (1,), n * i) for i in range(1 + two))
+    sweep = Fold(results, folding, (("x", View(0, dtype, (n, length), strides)),))
+    right(sweep, [memory.flatten(), torch.zeros(2 * n, dtype=dtype)], ulp=32)
+
+
+def test_a_variance_beside_a_large_mean() -> None:
+    """Means of 10^6 with a spread of 1: squares of the raw values would leave nothing of it."""
+    for across in (False, True):
+        x = torch.randn(8, 40000, generator=torch.Generator().manual_seed(2)) + 1e6
+        memory = x.t().contiguous() if across else x
+        strides = (1, 8) if across else (40000, 1)
+        results = tuple(View(1, torch.float32, (8,), (1,), 8 * i) for i in range(2))
+        sweep = Fold(results, "moments", (("x", View(0, torch.float32, (8, 40000), strides)),))
+        slots = [memory.flatten(), torch.zeros(16)]
+        exact = expected(sweep, slots)[1]
+        found = run(sweep, slots)[1][8:]
+        assert bool(((found.double() - exact).abs() <= 1e-6 * exact).all())
+
+
+def test_nan_and_windows_without_values() -> None:
+    x = torch.tensor([1.0, torch.nan, 3, -torch.inf, torch.inf, 2, -5, 4]).view(1, 1, 8)
+    view, out = (
+        View(0, torch.float32, (1, 1, 8), (8, 8, 1)),
+        View(1, torch.float32, (1, 1, 9), (9, 9, 1)),
+    )
+    for folding, (kernel, padding) in product(("max", "sum", "mean"), ((2, 1), (1, 1), (3, 2))):
+        if kernel == 3:
+            out = replace(out, sizes=(1, 1, 10), strides=(10, 10, 1))
+        sweep = Slide(out, folding, (("x", view),), (kernel,), (1,), (padding,), (1,))  # type: ignore[arg-type]
+        right(sweep, [x.flatten(), torch.zeros(10)], ulp=4)
+        right(replace(sweep, counts_padding=False), [x.flatten(), torch.zeros(10)], ulp=4)
+
+
+def test_results_may_replace_what_they_come_from() -> None:
+    for strides in ((33, 1), (1, 70)):
+        view = View(0, torch.float32, (70, 33), strides)
+        sweep = Each(view, X * 2 + name("y"), (("x", view), ("y", view)))
+        right(sweep, [torch.randint(-4, 5, (70 * 33,)).float()])
+
+
+def test_expressions_of_any_length() -> None:
+    """More values at the same time than strips of full length have room for."""
+    for count in (17, 100, 500):
+        parts = [X * float(i) for i in range(1, count)]
+        total = parts[0]
+        for each in parts[1:]:
+            total = call("maximum", total, each)
+        for each in parts:
+            total = total - each
+        view, out = (View(slot, torch.float64, (3000,), (1,)) for slot in (0, 1))
+        slots = [torch.randint(-4, 5, (3000,)).double(), torch.zeros(3000).double()]
+        right(Each(out, total, (("x", view),)), slots)
+
+
+def test_no_values() -> None:
+    empty = View(0, torch.float32, (2, 0), (1, 1))
+    for folding, result in (
+        ("sum", 0.0),
+        ("max", -torch.inf),
+        ("min", torch.inf),
+        ("logsumexp", -torch.inf),
+    ):
+        sweep = Fold((View(1, torch.float32, (2,), (1,)),), folding, (("x", empty),))  # type: ignore[arg-type]
+        assert run(sweep, [torch.zeros(1), torch.zeros(2)])[1].tolist() == [result] * 2
+    nothing = View(0, torch.float32, (0, 3), (3, 1))
+    prepare(Each(replace(nothing, slot=1), X, (("x", nothing),)))([0, 0])
+
+
+V = View(0, torch.float32, (2, 3), (3, 1))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "says"),
+    [
+        (Each(V, parse("x + y"), (("x", V),)), "reads y; its values are x"),
+        (Each(V, X, (("x", replace(V, sizes=(3, 2))),)), r"x has the sizes \(3, 2\), not \(2, 3\)"),
+        (Each(V, X, (("x", replace(V, strides=(1,))),)), "x has 2 sizes and 1 strides"),
+        (Each(V, X, (("x", replace(V, dtype=torch.int32)),)), "x is of type torch.int32"),
+        (Fold((V,), "moments", (("x", V),)), "moments has 2 results, not 1"),
+        (Fold((V, V), "moments", (("x", V),), after=-X), "no expression after"),
+        (Slide(V, "max", (("x", V),)), "one to three axes"),
+    ],
+)
+def test_views_that_do_not_fit_are_refused(sweep: Sweep, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        prepare(sweep)
+
+
+def test_too_many_values_at_the_same_time() -> None:
+    parts = [X * float(i) for i in range(1, 600)]
+    total = parts[0]
+    for each in (*parts[1:], *parts):
+        total = total + each
+    with pytest.raises(TooLong, match="held at the same time; 512 is the most"):
+        prepare(Each(V, total, (("x", V),)))
+
+
+class Raw:
+    """A sweep as the core sees it: the largest of each of two rows of three values."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.memory = torch.zeros(64)
+        strides = library.Axes(3, 1, 3, 1, 1)
+        self.view = library.View(0, self.memory.data_ptr(), strides)
+        self.views = (library.View * 1)(self.view)
+        values: dict[str, Any] = {
+            "kind": library.KINDS.index("fold"),
+            "folding": library.FOLDINGS.index("max"),
+            "kept": 1,
+            "folded": 1,
+            "sizes": library.Axes(2, 3, 1, 1, 1, 1, 1, 1, 1),
+            "values_count": 1,
+            "values": self.views,
+            "outs": (library.View * 2)(self.view),
+        }
+        self.sweep = library.Sweep(**(values | fields))
+
+
+ONE = library.Sizes(1, 1, 1)
+WINDOWS = {"folded": 0, "kept": 5, "inputs": ONE, "kernel": ONE, "stride": ONE, "dilation": ONE}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"kind": 3}, "kind of a sweep must be 0 to 2, but got 3"),
+        ({"folding": -1}, "folding of a sweep must be"),
+        ({"folding": 8}, "folding 8 is none of a sweep of kind 1"),
+        ({"kept": 0}, "axes of a sweep must be 1 to 9, but got 0"),
+        ({"folded": 9}, "axes of a sweep that are folded must be 1 to 8, but got 9"),
+        ({"sizes": library.Axes(0, 3)}, "size of a sweep must be 1 to"),
+        ({"sizes": library.Axes(2**40, 2**40)}, "has more than 2\\^48 elements"),
+        ({"values_count": 256}, "values of a sweep must be 0 to 255"),
+        ({"values_count": 0}, "values of a sweep must be 1 to 1, but got 0"),
+        ({"values": None}, "values of a sweep is a null pointer"),
+        ({"others_count": 1}, "others of a sweep is a null pointer"),
+        ({"outs": (library.View * 2)()}, "output of a sweep is a null pointer"),
+        ({"kind": 0, "kept": 2, "folded": 0}, "code of a sweep is a null pointer"),
+        ({"kind": 2, "folded": 0}, "axes of a slide must be 5 to 5, but got 1"),
+        (
+            {"kind": 2, **WINDOWS, "kernel": library.Sizes(1, 0, 1)},
+            "kernel of a slide must be 1 to",
+        ),
+        ({"kind": 2, **WINDOWS, "stride": library.Sizes(1, 1, 2**31)}, "stride of a slide must be"),
+        ({"kind": 2, **WINDOWS, "inputs": library.Sizes(0, 1, 1)}, "inputs of a slide must be"),
+        (
+            {"kind": 2, **WINDOWS, "sizes": library.Axes(1, 1, 2, 1, 1)},
+            "a slide has 2 windows along",
+        ),
+        ({"kind": 2, **WINDOWS, "folding": 3}, "folding 3 is none of a sweep of kind 2"),
+    ],
+)
+def test_what_the_core_refuses(core: ctypes.CDLL, fields: dict[str, Any], says: str) -> None:
+    raw = Raw(**fields)
+    with pytest.raises(RuntimeError, match=says):
+        library.check(core, core.transfuse_sweep_run(raw.sweep, 1))
+    assert not bool(raw.memory.any())
+
+
+def test_a_view_out_of_range_is_refused(core: ctypes.CDLL) -> None:
+    assert core.transfuse_sweep_run(Raw().sweep, 1) == 0
+    assert core.transfuse_sweep_run(None, 1) == 1
+    assert core.transfuse_message() == b"sweep is a null pointer"
+    assert core.transfuse_sweep_run(Raw().sweep, 0) == 1
+    for field, value, says in (
+        ("element", 4, "element of a view must be 0 to 3, but got 4"),
+        ("strides", library.Axes(-1, 1), "strides of a view must be 0 to"),
+        ("strides", library.Axes(2**60, 1), "strides of a view lead beyond 2"),
+    ):
+        raw = Raw()
+        setattr(raw.views[0], field, value)
+        with pytest.raises(RuntimeError, match=says):
+            library.check(core, core.transfuse_sweep_run(raw.sweep, 1))

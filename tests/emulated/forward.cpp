@@ -214,7 +214,7 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
     int64_t sizes[5] = {p.batch, p.in_channels, p.spatial[0], p.spatial[1], p.spatial[2]};
     Frame frame = request(Function::RUN, p);
     frame.put(threads);
-    frame.put_memory(p.input, span(p.element, sizes, p.input_strides));
+    frame.put_memory(p.input, span(p.input_element, sizes, p.input_strides));
     frame.put_memory(p.weights, size_t(packed));
     if (p.pooled) pass(sizes, p.pool);
     sizes[1] = p.out_channels;
@@ -226,12 +226,15 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
         const transfuse_step& step = p.steps[i];
         const size_t line = size_t(sizes[1]) * size_of(p.operands);
         for (const void* tensor : {step.t0, step.t1, step.t2, step.t3}) frame.put_memory(tensor, line);
-        for (int k = 0; step.op == TF_MAP && k < step.map->code.operands_count; k++)
-            frame.put_memory(step.map->operands[k], line);
+        for (int k = 0; step.op == TF_MAP && k < step.map->code.operands_count; k++) {
+            const transfuse_operand& operand = step.map->operands[k];
+            frame.put(operand);
+            frame.put_memory(operand.data, span(operand.element, sizes, operand.strides));
+        }
         frame.put_memory(step.moments, moments.emplace_back(size_t(sizes[1]) * 2 * sizeof(double)));
         pass(sizes, step);
     }
-    const size_t written = span(p.element, sizes, p.output_strides);
+    const size_t written = span(p.output_element, sizes, p.output_strides);
     frame.put_memory(p.output, written);
     Frame answer = ask(frame);
     if (result(answer, 1)) return 1;

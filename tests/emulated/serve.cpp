@@ -59,9 +59,9 @@ struct GivenCode {
 struct GivenMap {
     GivenCode code;
     transfuse_map map;
-    std::vector<const void*> operands;
+    std::vector<transfuse_operand> operands;
 
-    explicit GivenMap(Frame& frame) : code(frame), operands(code.code.operands_count, this) {
+    explicit GivenMap(Frame& frame) : code(frame), operands(code.code.operands_count, transfuse_operand{0, this, {}}) {
         map = {code.code, operands.data()};
     }
     GivenMap(const GivenMap&) = delete;
@@ -145,12 +145,14 @@ void run(Frame& request, Frame& answer) {
     std::vector<const Copy*> moments;
     for (size_t i = 0; i < given.steps.size(); i++) {
         transfuse_step& step = given.steps[i];
-        std::vector<const void**> tensors = {&step.t0, &step.t1, &step.t2, &step.t3};
-        if (given.maps[i])
-            for (const void*& operand : given.maps[i]->operands) tensors.push_back(&operand);
-        for (const void** tensor : tensors) {
+        for (const void** tensor : {&step.t0, &step.t1, &step.t2, &step.t3}) {
             operands.push_back(std::make_unique<Copy>(request));
             *tensor = operands.back()->data();
+        }
+        for (size_t k = 0; given.maps[i] && k < given.maps[i]->operands.size(); k++) {
+            transfuse_operand& operand = given.maps[i]->operands[k] = request.get<transfuse_operand>();
+            operands.push_back(std::make_unique<Copy>(request));
+            operand.data = operands.back()->data();
         }
         operands.push_back(std::make_unique<Copy>(request));
         step.moments = reinterpret_cast<double*>(operands.back()->data());

@@ -17,7 +17,6 @@ from torch import Tensor
 from transfuse.backends import legs
 from transfuse.backends.base import Backend, Executable, Verdict
 from transfuse.backends.cpu import library, lower, results, single, sweeps, threads
-from transfuse.backends.cpu.bytecode import Code
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
@@ -108,7 +107,8 @@ class _Core:
         assert core is not None
         ready = self.ready
         # Rewrites assume finite operands; these few numbers are looked at, as no plan can.
-        if self.assumes and not all(_finite(core, each) for each in operands.values()):
+        few = (each for name, each in operands.items() if name not in ready.spread)
+        if self.assumes and not all(_finite(core, each) for each in few):
             ready = self.careful
         if out is None:
             out = results.empty(ready.result)
@@ -117,12 +117,15 @@ class _Core:
         if not out.numel():
             return out
         x, weight = x.resolve_neg(), weight.resolve_neg()
-        if ready.product and weight.is_contiguous() and out.is_contiguous():
+        same = x.dtype is weight.dtype
+        if ready.product and same and weight.is_contiguous() and out.is_contiguous():
             _multiply(core, count, ready.product, x, weight, out)
             return out if not operands else out.add_(_column(next(iter(operands.values())), out))
-        flat = {k: v.contiguous().resolve_neg() for k, v in operands.items()}
-        if mixed := any(each.dtype is not x.dtype for each in flat.values()):
-            flat = {k: v.float() for k, v in flat.items()}
+        flat = {k: v.resolve_neg() for k, v in operands.items()}
+        lines = {k: v.contiguous() for k, v in flat.items() if k not in ready.spread}
+        if mixed := any(each.dtype is not weight.dtype for each in lines.values()):
+            lines = {k: v.float() for k, v in lines.items()}
+        flat |= lines
         found = [gathers.room() for gathers in ready.gathers]
         program = ready.program(x, out, flat, found)
         if mixed:
@@ -153,7 +156,7 @@ class _Ready:
     """A plan as the core takes it; of a call's own there are only addresses and strides to fill in.
 
     ``product``: the problem as a product of input and weights, where it is one; ``result``: the
-    tensor that comes of it.
+    tensor that comes of it; ``spread``: the operands of more than one value per channel.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -177,7 +180,8 @@ class _Ready:
             for i, each in enumerate(instructions)
             if each.running and each.shape
         ]
-        self._maps = [(i, _Map(each.code)) for i, each in enumerate(instructions) if each.code]
+        self._maps = [(i, _Map(each)) for i, each in enumerate(instructions) if each.code]
+        self.spread = frozenset(name for each in instructions for name in each.spread)
         self._program = _program(plan)
         self._program.steps, self._program.steps_count = self._steps, len(steps)
 
@@ -192,6 +196,7 @@ class _Ready:
         program = library.Program.from_buffer_copy(self._program)
         program.input, program.input_strides = x.data_ptr(), strides(x.stride())
         program.output, program.output_strides = out.data_ptr(), strides(out.stride())
+        program.input_element, program.output_element = library.element(x), library.element(out)
         if self._tensors or self.gathers or self._maps:
             steps = type(self._steps).from_buffer_copy(self._steps)
             for i, field, name in self._tensors:
@@ -205,18 +210,28 @@ class _Ready:
 
 
 class _Map:
-    """The code of a map as the core takes it."""
+    """A map as the core takes it, but for its operands."""
 
-    def __init__(self, code: Code) -> None:
-        self._operands = code.operands
-        self._code = code.structure()
+    def __init__(self, instruction: lower.Instruction) -> None:
+        assert instruction.code
+        assert instruction.shape
+        self._names, self._code = instruction.code.operands, instruction.code.structure()
+        self._dims, self._spread = instruction.shape.dims, instruction.spread
 
     def on(self, operands: Mapping[str, Tensor]) -> Any:
-        """A pointer to the map with the addresses of its operands; it keeps what it points to."""
-        addresses = (ctypes.c_void_p * len(self._operands))(
-            *(operands[name].data_ptr() for name in self._operands)
+        """A pointer to the map with its operands; it keeps what it points to."""
+        found = (library.Operand * len(self._names))(
+            *(self._operand(operands[name], name in self._spread) for name in self._names)
         )
-        return ctypes.pointer(library.Map(self._code, addresses))
+        return ctypes.pointer(library.Map(self._code, found))
+
+    def _operand(self, tensor: Tensor, spread: bool) -> library.Operand:
+        steps = (0, 1, *(0,) * (len(self._dims) - 2))
+        if spread:
+            wide = tensor.expand(self._dims)
+            sized = zip(wide.stride(), self._dims, strict=True)
+            steps = tuple(step if size > 1 else 0 for step, size in sized)
+        return library.Operand(library.element(tensor), tensor.data_ptr(), strides(steps))
 
 
 def _finite(core: ctypes.CDLL, values: Tensor) -> bool:
@@ -251,6 +266,8 @@ def _program(plan: Plan) -> library.Program:
     before = lower.prologue(plan.chain)
     program = library.Program(
         element=library.ELEMENTS.index(problem.dtype),
+        input_element=library.ELEMENTS.index(problem.dtype),
+        output_element=library.ELEMENTS.index(problem.dtype),
         operands=library.ELEMENTS.index(problem.dtype),
         batch=problem.batch,
         in_channels=problem.in_channels,

@@ -11,7 +11,10 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from transfuse import settings
+from transfuse.elements import BY_DTYPE
 from transfuse.maths.expr import ARITY
 
 NAME = "libtransfuse_cpu.so"
@@ -64,12 +67,22 @@ class Code(ctypes.Structure):
     )
 
 
+class Operand(ctypes.Structure):
+    """``transfuse_operand``"""
+
+    _fields_ = (
+        ("element", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+        ("strides", Strides),
+    )
+
+
 class Map(ctypes.Structure):
     """``transfuse_map``"""
 
     _fields_ = (
         ("code", Code),
-        ("operands", ctypes.POINTER(ctypes.c_void_p)),
+        ("operands", ctypes.POINTER(Operand)),
     )
 
 
@@ -98,6 +111,8 @@ class Program(ctypes.Structure):
 
     _fields_ = (
         ("element", ctypes.c_int32),
+        ("input_element", ctypes.c_int32),
+        ("output_element", ctypes.c_int32),
         ("operands", ctypes.c_int32),
         ("careful", ctypes.c_int32),
         ("batch", ctypes.c_int64),
@@ -161,6 +176,11 @@ class Sweep(ctypes.Structure):
     )
 
 
+def element(tensor: Tensor) -> int:
+    """The number of a tensor's type."""
+    return ELEMENTS.index(BY_DTYPE[tensor.dtype].name)
+
+
 def path() -> Path | None:
     """The core's file, its C header in ``include`` beside it; None where it was not built."""
     other = settings.read().core
@@ -216,6 +236,7 @@ def abi() -> list[str]:
         f"foldings {' '.join(FOLDINGS).upper()}",
         layout("instruction", Instruction),
         layout("code", Code),
+        layout("operand", Operand),
         layout("map", Map),
         layout("step", Step),
         layout("program", Program),

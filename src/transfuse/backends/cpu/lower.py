@@ -34,9 +34,11 @@ class Instruction:
     t3: str | None = None
     running: Running | None = None
     shape: Shape | None = None
-    """What a statistic over the batch moves, and the shape of the values it covers."""
+    """What a statistic over the batch moves; the shape of the values that it or a map sees."""
     code: Code | None = None
     """Of a map."""
+    spread: tuple[str, ...] = ()
+    """Its operands that have more than one value per channel."""
 
     def step(self, address: Callable[[str], int]) -> Step:
         # Missing axes come first, and a window of 1 leaves them alone.
@@ -57,8 +59,6 @@ def refusal(plan: Plan) -> str:
         )
     gathered = False
     for stage, shape in zip(chain.epilogue, shapes[chain.at + 1 :], strict=False):
-        if isinstance(stage, Map) and not stage.per_channel:
-            return f"it reads one value per channel, not as many as {stage} has"
         try:
             if _steps(stage, shape) is None:
                 return f"it has no step for {stage}"
@@ -98,6 +98,8 @@ def epilogue(plan: Plan) -> Iterator[Instruction]:
                 instruction = Instruction("cut", i0=int(i in plan.recomputed))
             if instruction.op == "batch_stats" and isinstance(stage, Norm | BatchStatistics):
                 instruction = replace(instruction, running=stage.running, shape=shapes[i])
+            if instruction.code:
+                instruction = replace(instruction, shape=shapes[i])
             yield instruction
 
 
@@ -126,9 +128,9 @@ _LOOPS: dict[Expr, Callable[..., Instruction]] = {
 
 def _map(stage: Map) -> Instruction:
     make = _LOOPS.get(stage.function.pattern)
-    if make is not None and (not stage.tensors or len(stage.arguments) == 1):
+    if make is not None and stage.per_channel and (not stage.tensors or len(stage.arguments) == 1):
         return make(*stage.arguments)
-    return Instruction("map", code=_code(stage))
+    return Instruction("map", code=_code(stage), spread=tuple(dict(stage.shapes)))
 
 
 def _code(stage: Map) -> Code:

@@ -10,7 +10,8 @@
 
 namespace TF_NAMESPACE {
 
-constexpr int64_t BLOCK_VALUES = 4096;  // of a block, each operand's in the first-level or second-level cache
+constexpr int64_t BLOCK_VALUES = 2048;  // of a block: it stays in the first-level cache with what comes of it
+constexpr int64_t LONG_ROW = 512;       // values
 constexpr int64_t ITEM_VALUES = 32768;  // that a thread takes at a time, so that taking costs nothing
 
 template <class T> constexpr int COMPUTED = sizeof(T) == 8 ? TF_F64 : TF_F32;
@@ -40,44 +41,52 @@ static inline int64_t offset_of(const transfuse_view& v, const int64_t* sizes, i
     return found;
 }
 
-// Rows that lie across in memory: value by value along a row the view is far apart, from row to row it is not.
-template <class T> static void fetch_turned(const transfuse_view& v, int64_t at, Extent e, int64_t step, T* to) {
+// Rows that lie across in memory: value by value along a row a tensor is far apart, from row to row it is not.
+template <class T>
+static void copy_turned(int element, const void* data, int64_t at, Extent e, int64_t step, T* to, int64_t pitch) {
     constexpr int L = LANES<T>;
-    with_element(v.element, [&](auto* type) {
+    with_element(element, [&](auto* type) {
         typedef std::remove_pointer_t<decltype(type)> E;
-        const E* from = static_cast<const E*>(v.data) + at;
+        const E* from = static_cast<const E*>(data) + at;
         const int64_t rows = e.rows / L * L, width = e.width / L * L;
         for (int64_t r = 0; r < rows; r += L)
             for (int64_t w = 0; w < width; w += L) {
                 Vec<T> square[L];
                 for (int i = 0; i < L; i++) square[i] = widened<T>(from + (w + i) * step + r);
                 transpose<T>(square);
-                for (int i = 0; i < L; i++) store(to + (r + i) * e.width + w, square[i]);
+                for (int i = 0; i < L; i++) store(to + (r + i) * pitch + w, square[i]);
             }
         for (int64_t r = 0; r < e.rows; r++)
-            for (int64_t w = r < rows ? width : 0; w < e.width; w++) to[r * e.width + w] = T(from[w * step + r]);
+            for (int64_t w = r < rows ? width : 0; w < e.width; w++) to[r * pitch + w] = T(from[w * step + r]);
     });
 }
 
+// The values of a block to rows `pitch` apart.
+template <class T>
+static void copy_block(int element, const void* data, int64_t at, Extent e, Steps s, T* to, int64_t pitch) {
+    if (s.value > 1 && s.row == 1) return copy_turned(element, data, at, e, s.value, to, pitch);
+    for (int64_t r = 0; r < e.rows; r++, to += pitch) {
+        load_row(element, data, at + r * s.row, s.value, s.value ? e.width : 1, to);
+        if (!s.value) std::fill(to + 1, to + e.width, *to);
+    }
+}
+
 // The values of a block: as they lie where they can be read so, else copied to `room`.
-template <class T> static Placed<T> fetch(const transfuse_view& v, int64_t at, Extent e, Steps s, T* room) {
+template <class T>
+static Placed<T> fetch(const transfuse_view& v, int64_t at, Extent e, Steps s, T* room, bool together) {
     if (e.rows == 1) s.row = s.value == 1 ? e.width : 0;
     if (s.value == 0 && s.row == 0) {
         T number;
         load_row(v.element, v.data, at, 1, 1, &number);
         return {nullptr, 0, number};
     }
-    if (v.element == COMPUTED<T> && s.value == 1) return {static_cast<const T*>(v.data) + at, s.row, T(0)};
-    if (s.value == 1 && s.row == e.width)
+    // Short rows apart from one another are brought together, so that they can be gone through as one.
+    const bool dense = s.row == e.width, direct = dense || e.width >= LONG_ROW || !together;
+    if (v.element == COMPUTED<T> && s.value == 1 && direct) return {static_cast<const T*>(v.data) + at, s.row, T(0)};
+    if (s.value == 1 && dense)
         load_row(v.element, v.data, at, 1, e.values(), room);
-    else if (s.value > 1 && s.row == 1)
-        fetch_turned(v, at, e, s.value, room);
     else
-        for (int64_t r = 0; r < e.rows; r++) {
-            T* to = room + r * e.width;
-            load_row(v.element, v.data, at + r * s.row, s.value, s.value ? e.width : 1, to);
-            if (!s.value) std::fill(to + 1, to + e.width, *to);
-        }
+        copy_block(v.element, v.data, at, e, s, room, e.width);
     return {room, e.width, T(0)};
 }
 
@@ -105,7 +114,7 @@ template <class T> class Reader {
             into(room + count() * e.values(), e.width, at, e, room);
             return {room + count() * e.values(), e.width, T(0)};
         }
-        Placed<T> found = fetch(views[0], at[0], e, steps(views[0]), room);
+        Placed<T> found = fetch(views[0], at[0], e, steps(views[0]), room, false);
         if (!found.at) {
             std::fill(room, room + e.values(), found.number);
             found = {room, e.width, T(0)};
@@ -119,7 +128,7 @@ template <class T> class Reader {
         From<T> from[UINT8_MAX];
         bool dense = e.rows == 1 || pitch == e.width;
         for (int k = 0; k < map.operands(); k++) {
-            placed[k] = fetch(views[k], at[k], e, steps(views[k]), room + k * e.values());
+            placed[k] = fetch(views[k], at[k], e, steps(views[k]), room + k * e.values(), true);
             dense = dense && (!placed[k].at || placed[k].pitch == e.width);
         }
         const Extent runs = dense ? Extent{1, e.values()} : e;

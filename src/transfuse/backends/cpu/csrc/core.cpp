@@ -115,6 +115,8 @@ struct Abi {
         add("\ncode %zu:", sizeof(transfuse_code));
         FIELD(code, numbers_count), FIELD(code, operands_count), FIELD(code, registers_count), FIELD(code, length);
         FIELD(code, numbers), FIELD(code, instructions);
+        add("\noperand %zu:", sizeof(transfuse_operand));
+        FIELD(operand, element), FIELD(operand, data), FIELD(operand, strides);
         add("\nmap %zu:", sizeof(transfuse_map));
         FIELD(map, code), FIELD(map, operands);
         add("\nstep %zu:", sizeof(transfuse_step));
@@ -122,7 +124,8 @@ struct Abi {
         FIELD(step, f0), FIELD(step, f1), FIELD(step, t0), FIELD(step, t1);
         FIELD(step, t2), FIELD(step, t3), FIELD(step, moments), FIELD(step, map);
         add("\nprogram %zu:", sizeof(transfuse_program));
-        FIELD(program, element), FIELD(program, operands), FIELD(program, careful);
+        FIELD(program, element), FIELD(program, input_element), FIELD(program, output_element);
+        FIELD(program, operands), FIELD(program, careful);
         FIELD(program, batch), FIELD(program, in_channels), FIELD(program, out_channels), FIELD(program, groups), FIELD(program, spatial), FIELD(program, kernel);
         FIELD(program, stride), FIELD(program, padding), FIELD(program, dilation);
         FIELD(program, output_padding), FIELD(program, pooled), FIELD(program, pool);

@@ -14,7 +14,8 @@ template <class T> static void each(const transfuse_sweep& s, int threads) {
     bool turns = false;
     for (int k = 0; k < s.values_count; k++)
         turns = turns || (s.values[k].strides[row_axis] && s.values[k].strides[row_axis] < s.values[k].strides[axis]);
-    const int64_t square = 64, widest = turns ? std::max(square, BLOCK_VALUES / std::min(square, all.rows)) : BLOCK_VALUES;
+    const int64_t square = 64, few = std::min(square, all.rows);
+    const int64_t widest = turns ? std::max(square, BLOCK_VALUES / few / square * square) : BLOCK_VALUES;
     Extent block = {0, std::min(all.width, widest)};
     block.rows = std::min(all.rows, std::max<int64_t>(1, BLOCK_VALUES / block.width));
     const int64_t down = ceiling(all.rows, block.rows), along = ceiling(all.width, block.width);
@@ -35,7 +36,8 @@ template <class T> static void each(const transfuse_sweep& s, int threads) {
             for (int k = 0; k < s.values_count; k++) at[k] = offset(s.values[k]);
             const Extent e = {std::min(block.rows, all.rows - row), std::min(block.width, all.width - first)};
             const Steps steps = reader.steps(out);
-            if (out.element == COMPUTED<T> && steps.value == 1) {
+            const bool direct = steps.row == e.width || e.rows == 1 || e.width >= LONG_ROW;
+            if (out.element == COMPUTED<T> && steps.value == 1 && direct) {
                 reader.into(static_cast<T*>(out.data) + offset(out), steps.row, at, e, room.get());
             } else {
                 T* images = room.get() + reader.count() * e.values();

@@ -13,7 +13,8 @@
 
 namespace TF_NAMESPACE {
 
-constexpr int STRIP = 32;  // vectors
+constexpr int STRIP = 32;   // vectors of a strip
+constexpr int ROOM = 512;   // vectors of all registers: many of them make short strips
 
 // A source of an instruction: a strip, or where there is none a number.
 template <class T> struct From {
@@ -84,8 +85,7 @@ template <class T> class Map {
   public:
     explicit Map(const transfuse_code* c) : code(c) {
         for (int i = 0; c && i < c->numbers_count; i++) numbers.push_back(T(c->numbers[i]));
-        // The registers have the same room however many they are: many of them make short strips.
-        strip = (c ? std::min(STRIP, STRIP * FEW / std::max(FEW, c->registers_count)) : STRIP) * LANES<T>;
+        strip = ROOM / std::max(4, c ? c->registers_count : 0) * LANES<T>;
     }
     explicit operator bool() const { return code; }
     int operands() const { return code ? code->operands_count : 0; }
@@ -112,14 +112,13 @@ template <class T> class Map {
     }
 
   private:
-    static constexpr int FEW = 16;  // registers that strips of STRIP vectors leave room for
     const transfuse_code* code;
     std::vector<T> numbers;
     int64_t strip;
 
     // One strip of whole vectors; the operands' lie from `at` on.
     void run(T* v, int64_t at, int64_t count, const From<T>* operands) const {
-        alignas(64) T registers[FEW * STRIP * LANES<T>];
+        alignas(64) T registers[ROOM * LANES<T>];
         const int first_operand = 1 + code->numbers_count, first_register = first_operand + code->operands_count;
         const auto place = [&](int k) { return k ? registers + (k - first_register) * strip : v; };
         for (int i = 0; i < code->length; i++) {
@@ -143,6 +142,6 @@ template <class T> class Map {
         }
     }
 };
-static_assert(TF_REGISTERS <= 16 * STRIP, "a strip of one vector for each register");
+static_assert(TF_REGISTERS <= ROOM, "a strip is one vector at least");
 
 }  // namespace TF_NAMESPACE

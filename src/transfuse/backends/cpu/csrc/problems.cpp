@@ -53,7 +53,7 @@ class Call {
 
     Call(int element, const Geometry& g)
         : rank(int(g.spatial.size())), conv("conv_transpose" + std::to_string(rank) + "d") {
-        p.element = p.operands = element;
+        p.element = p.input_element = p.output_element = p.operands = element;
         p.weight_scale = 1;
         p.groups = checked("groups", 1, {g.groups})[0];
         p.batch = checked("batch", 0, {g.batch})[0];

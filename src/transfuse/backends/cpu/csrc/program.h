@@ -72,10 +72,17 @@ typedef struct {
     const transfuse_instruction* instructions;
 } transfuse_code;
 
+/* A tensor that a map reads beside its values. */
+typedef struct {
+    int32_t element;
+    const void* data;
+    int64_t strides[5]; /* in elements: n, c, d, h, w; 0 where it is the same along an axis */
+} transfuse_operand;
+
 /* A pointwise expression as a step. */
 typedef struct {
     transfuse_code code;
-    const void* const* operands; /* each one element of the type of the program's operands per channel */
+    const transfuse_operand* operands;
 } transfuse_map;
 
 typedef struct {
@@ -92,7 +99,8 @@ typedef struct {
 } transfuse_step;
 
 typedef struct {
-    int32_t element;
+    int32_t element; /* of the weights; the arithmetic goes by it */
+    int32_t input_element, output_element; /* `element`, or TF_F32 beside 16 bits */
     int32_t operands; /* the type of the steps' operands: `element`, or TF_F32 beside 16 bits */
     int32_t careful; /* weights are not finite: no product with a zero that stands for nothing */
     int64_t batch, in_channels, out_channels, groups;

@@ -263,7 +263,7 @@ template <class T> class Slide {
         row<Least>(own, p, y, least);
         const transfuse_view& sign = s.others[s.others_count - 1];
         const Extent e = s.across ? Extent{p.hi - p.lo, p.channels} : Extent{1, n};
-        const Placed<T> by = fetch(sign, offset(sign, p, y), e, after.steps(sign), room);
+        const Placed<T> by = fetch(sign, offset(sign, p, y), e, after.steps(sign), room, false);
         for (int64_t r = 0; r < e.rows; r++)
             for (int64_t i = 0; i < e.width; i++)
                 if ((by.at ? by.at[r * by.pitch + i] : by.number) < T(0)) to[r * e.width + i] = least[r * e.width + i];

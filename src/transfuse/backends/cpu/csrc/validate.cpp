@@ -124,11 +124,28 @@ void code(const transfuse_code& c) {
     }
 }
 
-void map(const transfuse_map* m) {
+// Offsets in bytes stay in int64, and nothing lies before a tensor's first element.
+void offsets(const char* name, const int64_t* sizes, int count, const int64_t* strides) {
+    Wide last = 0;
+    for (int i = 0; i < count; i++)
+        if (sizes[i] > 1) {
+            within(name, strides[i], 0, WIDEST);
+            last += Wide(sizes[i] - 1) * strides[i];
+        }
+    if (last > WIDEST / 8) refuse(name, " lead beyond 2^62 bytes");
+}
+void offsets(const char* name, const int64_t (&sizes)[5], const int64_t* strides) { offsets(name, sizes, 5, strides); }
+
+void map(const transfuse_map* m, const Values& v) {
     present("map of a step", m);
     code(m->code);
     if (m->code.operands_count) present("operands of a map", m->operands);
-    for (int i = 0; i < m->code.operands_count; i++) present("operand of a map", m->operands[i]);
+    for (int i = 0; i < m->code.operands_count; i++) {
+        within("element of a map's operand", m->operands[i].element, 0, TF_ELEMENTS - 1);
+        present("operand of a map", m->operands[i].data);
+        offsets("strides of a map's operand", {v.batch, v.channels, v.extents[0], v.extents[1], v.extents[2]},
+                m->operands[i].strides);
+    }
 }
 
 Values after_steps(const transfuse_program& p, Values values) {
@@ -147,7 +164,7 @@ Values after_steps(const transfuse_program& p, Values values) {
                     refuse("windows overlap where a statistic is gathered before them");
                 pool(values, s);
                 break;
-            case TF_MAP: map(s.map); break;
+            case TF_MAP: map(s.map, values); break;
             case TF_NORM:
                 present("running mean of a norm", s.t2);
                 present("running variance of a norm", s.t3);
@@ -162,13 +179,20 @@ Values after_steps(const transfuse_program& p, Values values) {
     return values;
 }
 
+// Tensors have the type of the weights, or float32 beside 16 bits.
+void beside(const char* name, int32_t type, int32_t element) {
+    if (type != element && !(type == TF_F32 && (element == TF_F16 || element == TF_BF16)))
+        refuse(name, " of type ", type, " do not go with values of type ", element);
+}
+
 // The values that a program's last step gives.
 Values validated(const transfuse_program* program) {
     present("program", program);
     const transfuse_program& p = *program;
     within("element", p.element, 0, TF_ELEMENTS - 1);
-    if (p.operands != p.element && !(p.operands == TF_F32 && (p.element == TF_F16 || p.element == TF_BF16)))
-        refuse("operands of type ", p.operands, " do not go with values of type ", p.element);
+    beside("operands", p.operands, p.element);
+    beside("an input", p.input_element, p.element);
+    beside("an output", p.output_element, p.element);
     within("batch", p.batch, 0, MOST);
     within("in_channels", p.in_channels, 1, MOST);
     within("out_channels", p.out_channels, 1, MOST);
@@ -192,18 +216,6 @@ Values validated(const transfuse_program* program) {
     convolve(values, p);
     return after_steps(p, values);
 }
-
-// Offsets in bytes stay in int64, and nothing lies before a tensor's first element.
-void offsets(const char* name, const int64_t* sizes, int count, const int64_t* strides) {
-    Wide last = 0;
-    for (int i = 0; i < count; i++)
-        if (sizes[i] > 1) {
-            within(name, strides[i], 0, WIDEST);
-            last += Wide(sizes[i] - 1) * strides[i];
-        }
-    if (last > WIDEST / 8) refuse(name, " lead beyond 2^62 bytes");
-}
-void offsets(const char* name, const int64_t (&sizes)[5], const int64_t* strides) { offsets(name, sizes, 5, strides); }
 
 // ---- sweeps ------------------------------------------------------------------------------------
 
