@@ -48,7 +48,7 @@ from transfuse.stages.activations import (
     tanhshrink,
     threshold,
 )
-from transfuse.stages.base import Env, Kind, Number, Operand, Stage
+from transfuse.stages.base import Env, Kind, Number, Operand, Stage, look_at_fields
 from transfuse.stages.convolution import ConvTranspose
 from transfuse.stages.norm import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from transfuse.stages.pointwise import Function, Map, pointwise
@@ -63,6 +63,7 @@ from transfuse.stages.window import (
 )
 
 conv_transpose = ConvTranspose
+look_at_fields()
 
 __all__ = [
     "ConvTranspose",

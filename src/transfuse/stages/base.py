@@ -208,6 +208,13 @@ def _fields(kind: Any) -> tuple[tuple[str, Kinds], ...]:
     return found
 
 
+def look_at_fields(kind: Any = Stage) -> None:
+    """Look at the fields of every stage there is by now: torch.compile, tracing a call, cannot."""
+    for each in kind.__subclasses__():
+        _fields(each)
+        look_at_fields(each)
+
+
 def called(name: str, arguments: Iterable[tuple[str, object, object]]) -> str:
     """A call as chains print it, of the names, values and defaults of its arguments in order."""
     written: list[str] = []
