@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,20 +16,12 @@ from torch import Tensor
 from transfuse import settings
 from transfuse.backends.base import Verdict
 from transfuse.backends.triton import lower
+from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.errors import Declined
 from transfuse.plan import Pass, Plan, fused
 from transfuse.problem import Problem
-
-
-class Tiles(NamedTuple):
-    """What serves one convolution: its steps, the engine with its tiles and where these come from;
-    the engines that were asked before, and why they do not serve."""
-
-    steps: str
-    engine: str
-    passed_over: Mapping[str, str]
 
 
 class Triton:
@@ -43,9 +35,9 @@ class Triton:
     def plan(self, chain: Chain, problem: Problem) -> Plan:
         return _copying(_fused(chain, problem))
 
-    def tiles(self, chain: Chain, problem: Problem) -> list[Tiles]:
+    def tiles(self, chain: Chain, problem: Problem) -> list[Explained]:
         """What serves each convolution of a chain."""
-        rows: list[Tiles] = _calls().explained(chain, _fused(chain, problem))
+        rows: list[Explained] = _calls().explained(chain, _fused(chain, problem))
         return rows
 
     def ulp(self, problem: Problem) -> float:

@@ -7,11 +7,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from transfuse.backends.triton import Tiles, lower, tuned
+from transfuse.backends.triton import lower, tuned
 from transfuse.backends.triton.axes import Five, five, three
 from transfuse.backends.triton.draft import Draft
 from transfuse.backends.triton.engines.contract import Choose
 from transfuse.backends.triton.engines.portable.tiling import Tiling
+from transfuse.backends.triton.engines.served import Explained
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.gpu import MULTIPROCESSORS, Gpu
 from transfuse.backends.triton.launch_plan import LaunchPlan
@@ -146,7 +147,7 @@ def _result(plan: Plan, x: Tensor, device: torch.device) -> Tensor:
     )
 
 
-def explained(chain: Chain, plan: Plan) -> list[Tiles]:
+def explained(chain: Chain, plan: Plan) -> list[Explained]:
     """Each segment that convolves: its engine, its tiles, and where these come from.
 
     The GPU need not be there; what was tuned is taken where it is, and is of the problem's kind.
@@ -174,7 +175,9 @@ def explained(chain: Chain, plan: Plan) -> list[Tiles]:
     for each, served in zip((s for s in lowered.segments if s.convolves), made.served, strict=True):
         tiles = str(choices[each]) if served.engine == tuned.PORTABLE else served.tiles
         text = f"{served.engine}: {tiles}"
-        rows.append(Tiles(tuned.chain(lowered, each, core.rank), text, dict(served.passed_over)))
+        rows.append(
+            Explained(tuned.chain(lowered, each, core.rank), text, dict(served.passed_over))
+        )
     return rows
 
 

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from transfuse.backends.triton.draft import OUT, Draft, Place, X
-from transfuse.backends.triton.engines.contract import Choose, Served, Task
+from transfuse.backends.triton.engines.contract import Choose, Task
 from transfuse.backends.triton.engines.ordered import serve
+from transfuse.backends.triton.engines.served import Served
 from transfuse.backends.triton.epilogue import stored_launch
 from transfuse.backends.triton.parameters import ParameterBuffers, watched
 
