@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from transfuse.backends.triton import lower, tuned
-from transfuse.backends.triton.axes import Five, five, three
 from transfuse.backends.triton.draft import Draft
 from transfuse.backends.triton.engines.contract import Choose
 from transfuse.backends.triton.engines.portable.tiling import Tiling
@@ -17,6 +16,7 @@ from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.gpu import MULTIPROCESSORS, Gpu
 from transfuse.backends.triton.launch_plan import LaunchPlan
 from transfuse.backends.triton.lower import Segment
+from transfuse.backends.triton.strides import Five, five, three
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan
