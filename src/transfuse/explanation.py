@@ -13,7 +13,8 @@ from torch import Tensor
 from transfuse import dispatch, front, functions
 from transfuse.arrays import adopt
 from transfuse.backends import Verdict
-from transfuse.backends.triton import Tiles, Triton
+from transfuse.backends.triton import Triton
+from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.operators import Operator, Solution
@@ -57,7 +58,7 @@ class Explanation:
     verdicts: Mapping[str, Verdict]
     chosen: str
     plan: Plan
-    tiles: tuple[Tiles, ...] = ()
+    tiles: tuple[Explained, ...] = ()
 
     @property
     def passed_over(self) -> dict[str, str]:

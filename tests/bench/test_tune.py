@@ -15,6 +15,7 @@ import json, sys
 from pathlib import Path
 import torch
 from transfuse.backends.triton.engines.portable import tiling
+from transfuse.backends.triton.engines.workload import workload_of
 from transfuse.backends.triton import calls, lower, tuned
 from transfuse.bench import tune
 from transfuse.bench.clock import HostClock

@@ -19,11 +19,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transfuse.backends.triton.kernels import hopper, hopper_window
 
 from transfuse import conv_transpose2d, fills
 from transfuse.accuracy import Oracle
 from transfuse.backends.triton import Triton
+from transfuse.backends.triton.engines.hopper_strip import strip_kernel
+from transfuse.backends.triton.engines.hopper_window import window_kernel
 from transfuse.chain import Chain
 from transfuse.check import check
 from transfuse.operators import OPERATORS
@@ -245,7 +246,6 @@ SMALL = """
 import sys, torch
 from transfuse.check import check
 from transfuse.backends.triton import Triton
-from transfuse.backends.triton.kernels import hopper, hopper_window
 from transfuse.operators import OPERATORS
 operator = OPERATORS[sys.argv[1]]
 result = check(operator, operator.case("small").on("fp16", "cuda"), Triton(), seed=0)
@@ -281,7 +281,7 @@ def ours(report: str) -> list[str]:
     The last function of these files does nothing else: what warps do stands before it.
     """
     first = {}
-    for file in map(Path, (hopper.__file__, hopper_window.__file__)):
+    for file in map(Path, (strip_kernel.__file__, window_kernel.__file__)):
         source = file.read_text()
         first[file.name] = source[: source.rindex("\ndef ")].count("\n") + 2
     found = re.findall(r"(?:Read|Write) access at \S+ in (\S+):(\d+)", report)

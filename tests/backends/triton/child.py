@@ -27,9 +27,9 @@ from transfuse import plan
 from transfuse.backends import triton as backend
 from transfuse.backends.base import prepared
 from transfuse.backends.triton import Triton, lower
-from transfuse.backends.triton.axes import Box
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.strides import Box
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem

@@ -9,12 +9,12 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from transfuse.backends import triton as backend
 from transfuse.backends.triton import lower
-from transfuse.backends.triton.axes import five, three
 from transfuse.backends.triton.draft import Draft
 from transfuse.backends.triton.engines.hopper_strip import strip_launch
 from transfuse.backends.triton.engines.portable.tiling import heuristic
 from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.launch_plan import LaunchPlan
+from transfuse.backends.triton.strides import five, three
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
 from transfuse.plan import fused

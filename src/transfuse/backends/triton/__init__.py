@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from transfuse import settings
 from transfuse.backends import legs
 from transfuse.backends.base import Backend, Executable, Verdict
 from transfuse.backends.triton import lower
+from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.errors import Declined
@@ -24,15 +25,6 @@ from transfuse.plan import Pass, Plan, fused
 from transfuse.problem import Problem
 from transfuse.route import Route, route
 from transfuse.sweeps import Sweep
-
-
-class Tiles(NamedTuple):
-    """What serves one convolution: its steps, the engine with its tiles and where these come from;
-    the engines that were asked before, and why they do not serve."""
-
-    steps: str
-    engine: str
-    passed_over: Mapping[str, str]
 
 
 class Triton(Backend):
@@ -58,10 +50,10 @@ class Triton(Backend):
         core = _copying(fused(found.core, found.inner))
         return found.plan(core, ELEMENTS[problem.dtype].compute.itemsize)
 
-    def tiles(self, chain: Chain, problem: Problem) -> list[Tiles]:
+    def tiles(self, chain: Chain, problem: Problem) -> list[Explained]:
         """What serves each convolution of a chain."""
         found = _route(chain, problem)
-        rows: list[Tiles] = _calls().explained(found.core, fused(found.core, found.inner))
+        rows: list[Explained] = _calls().explained(found.core, fused(found.core, found.inner))
         return rows
 
     def ulp(self, problem: Problem) -> float:

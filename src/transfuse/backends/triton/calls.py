@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from transfuse.backends.legs import memory_format
-from transfuse.backends.triton import Tiles, lower, tuned
-from transfuse.backends.triton.axes import Five, five, three
+from transfuse.backends.triton import lower, tuned
 from transfuse.backends.triton.draft import Draft
 from transfuse.backends.triton.engines.contract import Choose
 from transfuse.backends.triton.engines.portable.tiling import Tiling
+from transfuse.backends.triton.engines.served import Explained
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.gpu import MULTIPROCESSORS, Gpu
 from transfuse.backends.triton.launch_plan import LaunchPlan
 from transfuse.backends.triton.lower import Segment
+from transfuse.backends.triton.strides import Five, five, three
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan
@@ -141,7 +142,7 @@ def _result(plan: Plan, x: Tensor, device: torch.device) -> Tensor:
     return torch.empty(dims, dtype=x.dtype, device=device, memory_format=form)
 
 
-def explained(chain: Chain, plan: Plan) -> list[Tiles]:
+def explained(chain: Chain, plan: Plan) -> list[Explained]:
     """Each segment that convolves: its engine, its tiles, and where these come from.
 
     The GPU need not be there; what was tuned is taken where it is, and is of the problem's kind.
@@ -169,7 +170,9 @@ def explained(chain: Chain, plan: Plan) -> list[Tiles]:
     for each, served in zip((s for s in lowered.segments if s.convolves), made.served, strict=True):
         tiles = str(choices[each]) if served.engine == tuned.PORTABLE else served.tiles
         text = f"{served.engine}: {tiles}"
-        rows.append(Tiles(tuned.chain(lowered, each, core.rank), text, dict(served.passed_over)))
+        rows.append(
+            Explained(tuned.chain(lowered, each, core.rank), text, dict(served.passed_over))
+        )
     return rows
 
 

@@ -8,7 +8,6 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from transfuse.backends.triton.axes import Five, Three, linear, three, wide
 from transfuse.backends.triton.engines.workload import Workload, workload_of
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.epilogue.records import Epilogue
@@ -16,6 +15,7 @@ from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.launch import UNREAD, All, Launch
 from transfuse.backends.triton.lower import Lowered, Segment
 from transfuse.backends.triton.packing.packed_layout import PackedInput, PackedWeights
+from transfuse.backends.triton.strides import Five, Three, linear, three, wide
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem, Shape
 from transfuse.stages.window import AvgPool, ExtremumPool, Window

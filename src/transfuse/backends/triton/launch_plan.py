@@ -1,8 +1,9 @@
 """A chain as launches made ready once: what is left for a call is memory and addresses."""
 
 from transfuse.backends.triton.draft import OUT, Draft, Place, X
-from transfuse.backends.triton.engines.contract import Choose, Served, Task
+from transfuse.backends.triton.engines.contract import Choose, Task
 from transfuse.backends.triton.engines.ordered import serve
+from transfuse.backends.triton.engines.served import Served
 from transfuse.backends.triton.epilogue import stored_launch
 from transfuse.backends.triton.sequence import Sequence
 

@@ -14,7 +14,7 @@ by their *residue* modulo ``a``: those of one residue lie side by side, and a ta
 from dataclasses import dataclass
 from math import gcd, prod
 
-from transfuse.backends.triton.axes import Three
+from transfuse.backends.triton.strides import Three
 from transfuse.geometry import Axis
 
 

@@ -60,12 +60,3 @@ class Engine(Protocol):
 
     def emit(self, task: Task, tiles: Any) -> None:
         """Put the launches of a task at the end of its draft."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """The engine that serves a segment and its tiles; those asked before, and why they do not."""
-
-    engine: str
-    tiles: str
-    passed_over: tuple[tuple[str, str], ...]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from transfuse.backends.triton.axes import Five, Three
 from transfuse.backends.triton.epilogue.op_table import OpTable
+from transfuse.backends.triton.strides import Five, Three
 
 
 class Operands(NamedTuple):

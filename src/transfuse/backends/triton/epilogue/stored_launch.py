@@ -2,7 +2,6 @@
 
 from math import prod
 
-from transfuse.backends.triton.axes import linear, three, wide
 from transfuse.backends.triton.draft import Draft, Place, kind_of, numbers
 from transfuse.backends.triton.epilogue import statistics_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
@@ -10,6 +9,7 @@ from transfuse.backends.triton.epilogue.records import StoredEpilogue
 from transfuse.backends.triton.epilogue.stored_kernel import finish
 from transfuse.backends.triton.launch import At
 from transfuse.backends.triton.lower import Segment, power
+from transfuse.backends.triton.strides import linear, three, wide
 
 
 def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:

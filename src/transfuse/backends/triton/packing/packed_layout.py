@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import prod
 
-from transfuse.backends.triton.axes import Five, Three
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.lower import power
+from transfuse.backends.triton.strides import Five, Three
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from math import prod
 
 import torch
 
-from transfuse.backends.triton.axes import three, wide
 from transfuse.backends.triton.draft import WEIGHT, Draft, PackedCopies, X, kind_of, numbers
 from transfuse.backends.triton.engines.portable.tile import Tile
 from transfuse.backends.triton.epilogue.op_table import OpArguments
@@ -12,6 +11,7 @@ from transfuse.backends.triton.launch import At
 from transfuse.backends.triton.lower import TileOp
 from transfuse.backends.triton.packing.packed_layout import PackedInput, PackedWeights
 from transfuse.backends.triton.packing.packing_kernel import pack
+from transfuse.backends.triton.strides import three, wide
 from transfuse.backends.triton.tap_table import TapTable
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Shape

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
-from transfuse.backends.triton.axes import Three
 from transfuse.backends.triton.engines.portable.tile import Block
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.epilogue.records import Epilogue
+from transfuse.backends.triton.strides import Three
 from transfuse.backends.triton.tap_table import TapTable
 
 SHARED = 227 * 1024

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from transfuse.backends.triton.axes import Box, Three
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import SHARED
+from transfuse.backends.triton.strides import Box, Three
 from transfuse.backends.triton.tap_table import AxisTaps, TapTable
 
 LIFT = 1 << 12

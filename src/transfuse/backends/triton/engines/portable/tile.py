@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from transfuse.backends.triton.axes import Box, Three
 from transfuse.backends.triton.engines.portable.tiling import Tiling, crosses, joined, used_rows
 from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.strides import Box, Three
 from transfuse.backends.triton.tap_table import TapTable
 
 

@@ -6,10 +6,10 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from transfuse.backends.triton.axes import Box, Three
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.gpu import MULTIPROCESSORS, SHARED
 from transfuse.backends.triton.lower import power
+from transfuse.backends.triton.strides import Box, Three
 from transfuse.backends.triton.tap_table import TapTable
 
 FORMS = ("rows", "box", "batch")
