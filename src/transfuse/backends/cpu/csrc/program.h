@@ -1,12 +1,12 @@
 /* A program: what one call computes, as plain data. Python and the five problems build it; the
  * engine runs it. Everything is three axes deep: missing ones have size 1.
  *
- * Strides, paddings and dilations of the convolution are at most 2^31 - 1, as in torch, and an output
- * padding is at most 2^33; these paddings may be negative: outputs o of an axis are those at o + padding in
- * the grid where tap k puts input i at i * stride + k * dilation, on either side of it, too. Windows and
- * their strides are at most 2^62; a kernel has at most 2^31 - 1 taps; no tensor, and nothing between two steps, has
- * more than 2^48 elements. validate.cpp holds every program to it, so that no sum or product of the engine
- * leaves 64 bits. */
+ * Strides, paddings and dilations of the convolution are at most 2^31 - 1, as in torch, an output padding
+ * at most 2^33. Paddings may be negative: output o of an axis lies at o + padding in the grid where tap k
+ * puts input i at i * stride + k * dilation, or on either side of it. Windows and their strides are at most
+ * 2^62; a kernel has at most 2^31 - 1 taps; no tensor, and nothing between two steps, has more than 2^48
+ * elements. validate.cpp holds every program to it, so that no sum or product of the engine leaves 64
+ * bits. */
 #ifndef TRANSFUSE_PROGRAM_H
 #define TRANSFUSE_PROGRAM_H
 #include <stdint.h>
