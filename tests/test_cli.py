@@ -14,7 +14,7 @@ from transfuse import __version__
 from transfuse.backends import Verdict
 from transfuse.backends.eager import Eager
 from transfuse.backends.triton import Triton, lower, tuned
-from transfuse.backends.triton.config import Config
+from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.cli import main
 from transfuse.operators import OPERATORS
 
@@ -194,7 +194,7 @@ def tuned_file(tmp_path, monkeypatch):
     """A user's file with one entry, for the interpreter."""
     path = tmp_path / "tuned.json"
     monkeypatch.setenv("TRANSFUSE_TUNED", str(path))
-    config = tuned.encoded(Config("rows", (1, 1, 1, 64), 16, 16, 4, 3))
+    config = tuned.encoded(Tiling("rows", (1, 1, 1, 64), 16, 16, 4, 3))
     key = tuned.Key("interpreter", "portable", "conv > store", "n2 ci3 co4 i8 k3 s2 p0", "fp32")
     tuned.put([tuned.Entry(key, config, 0.5, "n2 ci3 co4 i7 k3 s2 p0 fp32 cpu")])
     return path
@@ -268,11 +268,11 @@ def test_explain_says_which_tiles_and_why(cli, monkeypatch, tuned_file):
     (row,) = json.loads(cli(*words)[1])["tiles"]
     assert row["pass"] == "conv > store"
     assert row["tiles"].endswith("(heuristic)")
-    config = Config("rows", (1, 1, 1, 64), 64, 32, 4, 3)
+    config = Tiling("rows", (1, 1, 1, 64), 64, 32, 4, 3)
     case = OPERATORS[slug].case("benchmark cuda:sm80")
     plan = Triton().plan(OPERATORS[slug].bound(case), case.problem)
-    program = lower.program(plan.chain, plan)
-    key = tuned.key(program, case.problem, program.passes[0], "")
+    lowered = lower.lowered(plan.chain, plan)
+    key = tuned.key(lowered, case.problem, lowered.segments[0], "")
     tuned.put([tuned.Entry(key, tuned.encoded(config), 1.0, "")])
     (row,) = json.loads(cli(*words)[1])["tiles"]
     tiles = "rows 1x1x1x64 channels 64 depth 32 warps 4 stages 3 split 1"

@@ -31,24 +31,24 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
-class Step:
+class Rewritten:
     """One application: which rewrite, and the chain it gave."""
 
     rewrite: Rewrite
     chain: Chain
 
 
-def rewrite(chain: Chain, assume: bool = True) -> tuple[Step, ...]:
+def rewrite(chain: Chain, assume: bool = True) -> tuple[Rewritten, ...]:
     """Every rewrite that applies, in order, each to the result of the one before.
 
     ``assume=False`` leaves out those that take something for granted about values.
     """
-    steps: list[Step] = []
+    steps: list[Rewritten] = []
     while True:
         current = steps[-1].chain if steps else chain
         usable = (each for each in REWRITES if assume or not each.assumes)
         found = ((each, each.apply(current)) for each in usable)
-        step = next((Step(each, better) for each, better in found if better is not None), None)
+        step = next((Rewritten(each, better) for each, better in found if better is not None), None)
         if step is None:
             return tuple(steps)
         steps.append(step)

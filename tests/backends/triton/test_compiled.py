@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from transfuse.backends.triton.config import SHARED
+from transfuse.backends.triton.gpu import SHARED
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem

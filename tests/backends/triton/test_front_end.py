@@ -22,7 +22,7 @@ from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from transfuse.elements import ELEMENTS  # noqa: E402
 from transfuse.operators import OPERATORS  # noqa: E402
 
-from .test_recipe import recipe  # noqa: E402
+from .test_launch_plan import planned  # noqa: E402
 
 MOST = 2.5
 """Visits for each node of each function that is compiled."""
@@ -77,7 +77,7 @@ def visits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counter[
 def test_bodies_of_loops_are_not_visited_over_and_over(slug: str, visits: Counter[Any]) -> None:
     case = OPERATORS[slug].case("benchmark").on("fp16", "cuda")
     chain, problem = OPERATORS[slug].bound(case), case.problem
-    made = recipe(chain, problem, real=True)
+    made = planned(chain, problem, real=True)
 
     def meta(*dims: int, dtype: torch.dtype = ELEMENTS[problem.dtype].dtype) -> torch.Tensor:
         return torch.empty(dims, dtype=dtype, device="meta")

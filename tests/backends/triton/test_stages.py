@@ -249,9 +249,9 @@ def test_whole_stages(
 @pytest.mark.parametrize(
     ("machine", "kernels"),
     [
-        ("store", "prepare convolve convolve merge finish merge finish"),
-        ("resident", "prepare convolve convolve merge finish"),
-        ("recompute", "prepare convolve convolve merge convolve convolve merge convolve convolve"),
+        ("store", "pack convolve convolve merge finish merge finish"),
+        ("resident", "pack convolve convolve merge finish"),
+        ("recompute", "pack convolve convolve merge convolve convolve merge convolve convolve"),
     ],
 )
 def test_plans_differ_in_their_launches(machine: str, kernels: str, interpreter: Any) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,15 @@ from transfuse.plan import Pass, Plan, fused
 from transfuse.problem import Problem
 
 
+class Tiles(NamedTuple):
+    """What serves one convolution: its steps, the engine with its tiles and where these come from;
+    the engines that were asked before, and why they do not serve."""
+
+    steps: str
+    engine: str
+    passed_over: Mapping[str, str]
+
+
 class Triton:
     name = "triton"
     device = "cuda"
@@ -34,9 +43,9 @@ class Triton:
     def plan(self, chain: Chain, problem: Problem) -> Plan:
         return _copying(_fused(chain, problem))
 
-    def tiles(self, chain: Chain, problem: Problem) -> list[tuple[str, str]]:
-        """Each pass that convolves, with its tiles and where these come from."""
-        rows: list[tuple[str, str]] = _engine().explained(chain, _fused(chain, problem))
+    def tiles(self, chain: Chain, problem: Problem) -> list[Tiles]:
+        """What serves each convolution of a chain."""
+        rows: list[Tiles] = _calls().explained(chain, _fused(chain, problem))
         return rows
 
     def ulp(self, problem: Problem) -> float:
@@ -60,7 +69,7 @@ class Triton:
         found = _met.get((id(chain), id(problem)))
         plan = _meet(chain, problem) if found is None else found[2]
         try:
-            y: Tensor = _engine().run(chain, plan, x, weight, operands, out)
+            y: Tensor = _calls().run(chain, plan, x, weight, operands, out)
         except Declined as reason:
             _declined[chain, problem] = Verdict(str(reason))
             raise
@@ -72,11 +81,11 @@ _declined: dict[tuple[Chain, Problem], Verdict] = {}
 
 
 @cache
-def _engine() -> Any:
+def _calls() -> Any:
     """The module that imports Triton; asked for at each call, and so kept."""
-    from transfuse.backends.triton import engine
+    from transfuse.backends.triton import calls
 
-    return engine
+    return calls
 
 
 @lru_cache(maxsize=4096)
@@ -120,7 +129,7 @@ def _verdict(chain: Chain, problem: Problem) -> Verdict:
     if find_spec("triton") is None:
         return Verdict("Triton is not installed")
     try:
-        lower.program(chain, _fused(chain, problem))
+        lower.lowered(chain, _fused(chain, problem))
     except lower.Refused as reason:
         return Verdict(str(reason))
     return Verdict(yields=_yields(chain, problem))

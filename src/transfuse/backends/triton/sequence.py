@@ -5,8 +5,8 @@ from collections.abc import Sequence as Some
 import torch
 from torch import Tensor
 
-from transfuse.backends.triton.frame import Frames, watched
 from transfuse.backends.triton.launch import Launch
+from transfuse.backends.triton.parameters import ParameterBuffers, watched
 
 
 class Sequence:
@@ -24,7 +24,7 @@ class Sequence:
     ) -> None:
         self.device, self.launches, self.scratch, self.bytes = device, launches, scratch, bytes
         self.ready = False
-        self.frames: Frames | None = None
+        self.buffers: ParameterBuffers | None = None
 
     def __call__(self, tensors: list[Tensor]) -> None:
         """Run on tensors of these numbers."""
@@ -34,8 +34,8 @@ class Sequence:
             return
         given, base = [tensor.data_ptr() for tensor in tensors], scratch.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-        if self.frames is not None and not watched():
-            self.frames(given, base, stream)
+        if self.buffers is not None and not watched():
+            self.buffers(given, base, stream)
             return
         memory = [*given, *(base + at for at, _, _ in self.scratch)]
         for launch in self.launches:
@@ -46,11 +46,12 @@ class Sequence:
         memory = list(tensors)
         for at, size, dtype in self.scratch:
             memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
-        for launch in self.launches:  # all of them before one runs: none may be known to be wrong
+        # All are compiled before the first one runs: where one is miscompiled, nothing is written.
+        for launch in self.launches:
             launch.compile(memory)
         for launch in self.launches:
             launch.first(memory)
         if self.device.type == "cuda":
             given, offsets = [t.data_ptr() for t in tensors], [at for at, _, _ in self.scratch]
-            self.frames = Frames.of(self.launches, given, offsets, scratch.data_ptr())
+            self.buffers = ParameterBuffers.of(self.launches, given, offsets, scratch.data_ptr())
             self.ready = True

@@ -74,7 +74,7 @@ template <class T> class Engine {
     const std::vector<Level>& at;  // before each step, and after the last
     bool streams = false;  // whether the output is beyond the caches
     Buffer<T> stored;
-    T nowhere = 0;  // stands for: keep nothing but the statistic
+    T nowhere = 0;  // its address, given as the place for values, says to keep none: only the statistic
     std::vector<std::vector<T>> lines;  // each step's operand by slot
     std::vector<Map<T>> maps;  // by the step
     std::vector<Statistic<T>> statistics;  // by the step that gathers

@@ -9,7 +9,7 @@ constexpr int64_t LARGEST = INT32_MAX;        // of a stride, padding or dilatio
 constexpr int64_t MOST = int64_t(1) << 48;    // elements of a tensor: no offset in bytes leaves int64
 constexpr int64_t WIDEST = int64_t(1) << 62;  // of a window: two paddings and an axis stay in int64
 
-// How many elements dims make; more than MOST are refused. A size of 0 hides nothing.
+// How many elements dims make; more than MOST are refused, also where another size is 0.
 int64_t elements(const char* name, const int64_t* dims, size_t count);
 
 // Sizes, steps and their order. No address is looked at.
