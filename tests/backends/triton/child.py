@@ -123,7 +123,7 @@ def interpret(
 ) -> dict[str, Any]:
     """The results of so many calls, and what was launched.
 
-    Results lie at ``strides`` in memory that was NaN before, between guards; of the input's type, or
+    Results lie at ``strides`` in memory that was NaN before, between guards; of the input's type or
     as ``written``.
     """
     from transfuse.backends.triton import calls
