@@ -204,6 +204,7 @@ def fold(
     share = program % shares
     block = program // shares
     if B.wide:
+        share = share.to(tl.int64)
         block = block.to(tl.int64)
     if F.kept == 0:
         own, live, linear = side(block, sizes, 0, 3, ROWS)
@@ -211,10 +212,7 @@ def fold(
         own, live, linear = side(block, sizes, 1, 3 + B.rows.rank, COLS)
     kept = started(tl.zeros(SHAPE, ACC), KIND)
     for step in range(share * run, tl.minimum(share * run + run, steps)):
-        at = step
-        if B.wide:
-            at = step.to(tl.int64)
-        kept = met(kept, at, own, live, views, sizes, numbers, B, F, ACC)
+        kept = met(kept, step, own, live, views, sizes, numbers, B, F, ACC)
     kept = gathered(kept, KIND, 1 - F.kept)
     if F.shared:
         to = partials + linear.to(tl.int64) * shares + share

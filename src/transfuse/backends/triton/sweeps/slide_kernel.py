@@ -64,9 +64,11 @@ def digits(t, windows, P: tl.constexpr):
 
 
 @triton.jit
-def tap(first, end, off, inside, known, windows, WHICH: tl.constexpr):
-    """Coordinates of a tap; which are inputs, and which are these or padding."""
+def tap(first, end, off, live, windows, WHICH: tl.constexpr):
+    """Coordinates of a tap along a side; which are inputs, and which are these or padding."""
     found = ()
+    inside = live
+    known = live
     for i in tl.static_range(len(first)):
         if WHICH[i] < 0:
             found = found + (first[i],)
@@ -84,15 +86,16 @@ def met(
 ):
     """What is found in windows after one more tap, and how many inputs they have.
 
-    ``first`` and ``end`` are coordinates of rows and of columns, ``given`` views, windows, numbers.
+    ``first``, ``end`` and ``live`` are of rows and of columns, ``given`` views, windows, numbers.
     """
     total, count = found
     views, windows, numbers = given
     OF_ROWS: tl.constexpr = P.rows
     OF_COLS: tl.constexpr = P.cols
     BEFORE: tl.constexpr = P.before
-    rows, inside, known = tap(first[0], end[0], off, live, live, windows, OF_ROWS)
-    cols, inside, known = tap(first[1], end[1], off, inside, known, windows, OF_COLS)
+    rows, inside_rows, known_rows = tap(first[0], end[0], off, live[0], windows, OF_ROWS)
+    cols, inside_cols, known_cols = tap(first[1], end[1], off, live[1], windows, OF_COLS)
+    inside = inside_rows & inside_cols
     FIRST: tl.constexpr = P.others
     LAST: tl.constexpr = P.values
     values = ()
@@ -108,7 +111,7 @@ def met(
         total += tl.where(inside, v, 0.0)
     if P.folding == "mean" and P.divisor < 0:
         if P.counts_padding and not P.adaptive:
-            count += tl.where(known, 1.0, 0.0).to(ACC)
+            count += tl.where(known_rows & known_cols, 1.0, 0.0).to(ACC)
         else:
             count += tl.where(inside, 1.0, 0.0).to(ACC)
     return total, count
@@ -134,8 +137,8 @@ def slide(
     across = plain(sizes[2])
     rows, live_rows, _ = side(program // across, sizes, 0, 3, ROWS)
     cols, live_cols, _ = side(program % across, sizes, 1, 3 + B.rows.rank, COLS)
-    live = live_rows & live_cols
-    others = read(views, rows, cols, (live_rows, live_cols), 1, P.others, B, ACC)
+    live = (live_rows, live_cols)
+    others = read(views, rows, cols, live, 1, P.others, B, ACC)
     total = tl.zeros(SHAPE, ACC)
     count = total
     flip = 1.0
@@ -161,4 +164,4 @@ def slide(
             count += number(numbers, P.divisor, count)
         total = quotient(total, count)
     y = tl.broadcast_to(evaluate(AFTER, total, others, numbers, P.number), total.shape)
-    write(views, rows, cols, live, y, 0, B)
+    write(views, rows, cols, live_rows & live_cols, y, 0, B)
