@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """The kernel of ``Slide``: one result for each window.
 
-A window is walked tap by tap, all taps in one loop; few are written out. ``P`` is a
-``slide_launch.Sliding``.
+A window is walked tap by tap, all taps in one loop; few are written out, and many lie along the
+columns of a block. ``P`` is a ``slide_launch.Sliding``.
 """
 
 import triton
@@ -11,6 +11,7 @@ import triton.language as tl
 from transfuse.backends.triton.epilogue.arithmetic import larger, quotient
 from transfuse.backends.triton.epilogue.expressions import evaluate
 from transfuse.backends.triton.epilogue.operands import number
+from transfuse.backends.triton.sweeps.fold_kernel import largest
 from transfuse.backends.triton.sweeps.walk_kernel import plain, read, side, spot, write
 
 
@@ -118,6 +119,17 @@ def met(
 
 
 @triton.jit
+def gathered(found, P: tl.constexpr):
+    """What is found along the columns of a block together."""
+    total, count = found
+    if P.folding == "max" or P.folding == "sign":
+        total = largest(total, 1)
+    else:
+        total = tl.sum(total, 1, keep_dims=True)
+    return total, tl.sum(count, 1, keep_dims=True)
+
+
+@triton.jit
 def slide(
     pointers, sizes, strides, numbers, windows, taps, B: tl.constexpr, P: tl.constexpr,
     ACC: tl.constexpr,
@@ -150,7 +162,14 @@ def slide(
     end = ends(rows, windows, OF_ROWS, P.adaptive), ends(cols, windows, OF_COLS, P.adaptive)
     found = (total, count)
     given = (views, windows, numbers)
-    if KNOWN > 0:
+    if P.along:
+        for t in range(0, plain(taps[0]), B.cols.block):
+            at = t + tl.arange(0, B.cols.block)[None, :]
+            live = (live_rows, at < plain(taps[0]))
+            found = met(found, digits(at, windows, P), first, end, live, flip, given, B, P, ACC)
+        found = gathered(found, P)
+        live_cols = live_rows
+    elif KNOWN > 0:
         for t in tl.static_range(KNOWN):
             found = met(found, digits(t, windows, P), first, end, live, flip, given, B, P, ACC)
     else:
