@@ -16,7 +16,7 @@ def swept(given: Drawn, device: torch.device, exact: bool = False) -> None:
         slots = given.on(device).slots
         sequence(slots)
         found.append([slot.cpu() for slot in slots])
-    assert sequence.frames is not None, "not as expected, and so Triton launches"
+    assert sequence.buffers is not None, "not as expected, and so Triton launches"
     judge(given, found[0], exact)
     for again in found[1:]:
         for a, b in zip(found[0], again, strict=True):

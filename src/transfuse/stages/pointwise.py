@@ -82,7 +82,7 @@ class Map(Stage):
         spread = tuple(
             (name, dims)
             for name, dims in named.items()
-            if len(dims) > 1 and _axes(dims, rank) != (1,)
+            if len(dims) > 1 and axes_of(dims, rank) != (1,)
         )
         return self if spread == self.shapes else replace(self, shapes=spread)
 
@@ -107,7 +107,7 @@ class Map(Stage):
     def axes(self, name: str, rank: int) -> tuple[int, ...]:
         """The axes along which a tensor differs: 0 samples, 1 channels, then space."""
         dims = dict(self.shapes).get(name)
-        return (1,) if dims is None else _axes(dims, rank)
+        return (1,) if dims is None else axes_of(dims, rank)
 
     def sweep(self, walk: Walk) -> None:
         rank = len(walk.shape.spatial)
@@ -167,7 +167,7 @@ class Map(Stage):
         return f"{self.name}({', '.join(arguments)})" if arguments else self.name
 
 
-def _axes(dims: tuple[int, ...], rank: int) -> tuple[int, ...]:
+def axes_of(dims: tuple[int, ...], rank: int) -> tuple[int, ...]:
     """The axes along which a tensor of this shape differs, where its last is the values' last."""
     return tuple(at for at, size in enumerate(dims, rank + 2 - len(dims)) if size != 1)
 

@@ -119,10 +119,12 @@ def interpret(
     machine: str = "usual",
     tiles: tuple[Any, ...] | None = None,
     times: int = 1,
+    written: torch.dtype | None = None,
 ) -> dict[str, Any]:
     """The results of so many calls, and what was launched.
 
-    Results lie at ``strides`` in memory that was NaN before, between guards.
+    Results lie at ``strides`` in memory that was NaN before, between guards; of the input's type or
+    as ``written``.
     """
     from transfuse.backends.triton import calls
 
@@ -136,7 +138,7 @@ def interpret(
         if not verdict.ok:
             return {"refusal": verdict.reason}
         for _ in range(times):
-            memory = torch.full((span + 2 * GUARD,), SENTINEL, dtype=x.dtype)
+            memory = torch.full((span + 2 * GUARD,), SENTINEL, dtype=written or x.dtype)
             out = memory.as_strided(shape, strides, GUARD).fill_(torch.nan)
             untouched = memory.isnan().logical_not()
             with guarded():

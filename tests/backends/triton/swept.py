@@ -13,10 +13,10 @@ import torch
 from child import compiled, facts, hasten, serve, target
 from torch import Tensor
 
-from transfuse.backends.triton.sweeps import axes, prepare
+from transfuse.backends.triton.sweeps import blocks, prepare
 from transfuse.sweeps import Sweep, views
 
-MOST = axes.MOST
+MOST = blocks.MOST
 
 
 def interpret(sweep: Sweep, slots: list[Tensor], wide: bool = False) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def interpret(sweep: Sweep, slots: list[Tensor], wide: bool = False) -> dict[str
 
     ``wide``: as if tensors were too large for 32-bit offsets.
     """
-    axes.MOST = 0 if wide else MOST
+    blocks.MOST = 0 if wide else MOST
     sequence, found = prepare(sweep, torch.device("cpu")), []
     empty = torch.empty
     torch.empty = lambda *size, **options: empty(*size, **options).fill_(255)

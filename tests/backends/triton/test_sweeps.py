@@ -126,6 +126,23 @@ def test_moments_far_from_zero(interpreter: Child) -> None:
     assert ((var - right) / right).abs().max() < 1e-3
 
 
+@pytest.mark.parametrize("folding", ["max", "sum", "mean", "sign"])
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_large_windows(folding: Any, adaptive: bool, interpreter: Child) -> None:
+    """As many taps as lie along the columns of a block, and more."""
+    x, sign = filled(2, 3, 31, 23), filled(3)
+    options: dict[str, Any] = {"adaptive": True}
+    sizes = (2, 3, 2, 3)
+    if not adaptive:
+        options = {"kernel": (9, 11), "stride": (12, 6), "padding": (4, 5), "dilation": (2, 1)}
+        sizes = (2, 3, 2, 4)
+    out = empty(*sizes)
+    others = (("sign", View(2, sign.dtype, sizes, (0, 1, 0, 0))),) if folding == "sign" else ()
+    sweep = Slide(whole(0, out), folding, (("x", whole(1, x)),), others=others, **options)
+    given = Drawn(sweep, [out.flatten(), x.flatten(), sign])
+    swept(interpreter, given, exact=folding != "mean")
+
+
 def test_in_place(interpreter: Child) -> None:
     x = filled(3, 50, 7)
     sweep = Each(whole(0, x), parse("maximum(x, 0.0) + x"), (("x", whole(0, x)),))
@@ -179,13 +196,19 @@ def folded(folding: Any, kept: str, over: str, order: str = NCHW) -> Make:
     return make
 
 
-def pooled(order: str) -> Make:
+def pooled(order: str, kernel: int = 3) -> Make:
     def make(sizes: tuple[int, ...], dtype: torch.dtype) -> Sweep:
         n, c, h, w = sizes
         out = permuted(0, dtype, (n, c, (h + 1) // 2, (w + 1) // 2), order)
         twos, ones = (2, 2), (1, 1)
         return Slide(
-            out, "max", (("x", permuted(1, dtype, sizes, order)),), (3, 3), twos, ones, ones
+            out,
+            "max",
+            (("x", permuted(1, dtype, sizes, order)),),
+            (kernel, kernel),
+            twos,
+            ones,
+            ones,
         )
 
     return make
@@ -203,6 +226,7 @@ MAKERS: dict[str, Make] = {
     "over the batch": folded("moments", "1", "023"),
     "pool": pooled(NCHW),
     "pool of channels last": pooled(NHWC),
+    "pool of large windows": pooled(NCHW, 9),
 }
 
 

@@ -21,6 +21,7 @@ from transfuse.backends.triton.strides import Five, five, three
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan
+from transfuse.stages.pointwise import axes_of
 from transfuse.stages.running import write
 
 MOST = 4096
@@ -52,14 +53,15 @@ def run(
     device = x.device
     if not plan.problem.batch:  # nothing to compute, and tiles are counted by the batch
         return _result(plan, x, device) if out is None else out
-    flat = [_flat(operand) for operand in operands.values()] if operands else []
+    flat = [_flat(operand, x.dim()) for operand in operands.values()] if operands else []
     moved = _moved(chain, operands, flat) if chain.updates else {}
     strides = x.stride(), weight.stride(), None if out is None else out.stride()
     known = (x, weight, *flat) if out is None else (x, weight, *flat, out)
     # The id of a plan will do for a key: what is kept under it keeps the plan alive, so that no
     # other plan can have the same id.
-    types = tuple([operand.dtype for operand in flat])
-    key = (id(plan), strides, types, device, _unaligned(known), tuned.generation())
+    types = tuple([(operand.dtype, operand.stride()) for operand in flat])
+    written = None if out is None else out.dtype
+    key = (id(plan), strides, types, written, device, _unaligned(known), tuned.generation())
     ready = _ready.get(key)
     if ready is None:
         if len(_ready) >= MOST:
@@ -104,7 +106,7 @@ def follow(launch_plan: LaunchPlan, tensors: list[Tensor]) -> None:
 
 def given(x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor) -> list[Tensor]:
     """The tensors of a call, as a launch plan takes them."""
-    return [x, weight, out, *map(_flat, operands.values())]
+    return [x, weight, out, *(_flat(operand, x.dim()) for operand in operands.values())]
 
 
 def prepare(
@@ -131,7 +133,10 @@ def prepare(
         return tuned.choose(lowered, core, each, work, name, there.capability).config
 
     source = three(x.shape[2:], 1)
-    draft = Draft(lowered, core, source, strides, list(operands), x.device, there)
+    spread = {name: _spread(each, x.dim()) for name, each in operands.items() if each.dim() > 1}
+    written = None if out is None else out.dtype
+    names = list(operands)
+    draft = Draft(lowered, core, source, strides, names, x.device, there, spread, written)
     return Ready(LaunchPlan(draft, choose or best), tuple(result.shape), result.stride(), plan)
 
 
@@ -176,12 +181,20 @@ def explained(chain: Chain, plan: Plan) -> list[Explained]:
     return rows
 
 
-def _flat(operand: Tensor) -> Tensor:
-    """One value per channel, side by side, and as it is read."""
+def _flat(operand: Tensor, rank: int) -> Tensor:
+    """One value per channel, side by side, and as it is read; one that has more, as it lies."""
+    if operand.dim() > 1 and axes_of(operand.shape, rank - 2) != (1,):
+        return operand.resolve_neg()
     side_by_side = operand.dim() == 1 and (operand.stride(0) == 1 or len(operand) == 1)
     if side_by_side and not operand.is_neg():
         return operand
     return operand.reshape(-1).contiguous().resolve_neg()
+
+
+def _spread(operand: Tensor, rank: int) -> Five:
+    """The strides of a tensor that broadcasts: 0 along the axes that it does not differ on."""
+    moves = [s if n > 1 else 0 for n, s in zip(operand.shape, operand.stride(), strict=True)]
+    return five([*[0] * (rank - operand.dim()), *moves])
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,6 @@
 """A launch plan while it is written: the launches so far, and the memory that they share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -72,9 +72,14 @@ class Draft:
         operands: Sequence[str],
         device: torch.device,
         gpu: Gpu,
+        spread: Mapping[str, Five] | None = None,
+        written: torch.dtype | None = None,
     ) -> None:
+        """``spread``: the strides of operands that have more than a value per channel. ``written``:
+        the type of the result, where that is not the input's.
+        """
         self.lowered, self.core, self.source = lowered, core, source
-        self.device, self.gpu = device, gpu
+        self.device, self.gpu, self.spread = device, gpu, spread or {}
         self.x_strides, self.weight_strides, self.out_strides = strides
         self.names = {name: OPERANDS + at for at, name in enumerate(operands)}
         self.scratch: list[tuple[int, int, torch.dtype]] = []
@@ -82,7 +87,7 @@ class Draft:
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
         self.packed: dict[tuple[PackedInput, PackedWeights], PackedCopies] = {}
-        self.acc = ACC[core.dtype]
+        self.acc, self.written = ACC[core.dtype], written or ELEMENTS[core.dtype].dtype
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
 
     @property

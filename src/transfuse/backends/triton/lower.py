@@ -59,6 +59,11 @@ class TileOp:
     count: int = 1
     factor: float = 1.0
     expr: Part | None = None  # of a map
+    spread: tuple[bool, ...] = ()  # of a map: which tensors have more than a value per channel
+
+    @property
+    def per_channel(self) -> bool:
+        return not any(self.spread)
 
 
 @dataclass(frozen=True)
@@ -160,6 +165,10 @@ class _Walk:
             if isinstance(stage, AvgPool | MaxPool) and stage.simple(rank) and pool is None:
                 pool = stage
             elif steps is not None:
+                if isinstance(stage, Map) and not stage.per_channel:
+                    raise Refused(
+                        f"before the convolution it reads one value per channel, and {stage} more"
+                    )
                 sides[pool is not None].extend(steps)
             else:
                 raise Refused(f"before the convolution it has no kernel for {stage}")
@@ -233,6 +242,8 @@ class _Walk:
         at = windows[0] if windows else -1
         before = _folded([s for s in self.steps[: max(at, 0)] if isinstance(s, TileOp)])
         after = _folded([s for s in self.steps[at + 1 :] if isinstance(s, TileOp)])
+        if not all(op.per_channel for op in before):
+            raise Refused("before a window it reads one value per channel, and a map has more")
         early = [s for s in self.steps if isinstance(s, int)]
         window = self.steps[at] if windows else None
         assert window is None or isinstance(window, Window)
@@ -336,14 +347,14 @@ def _map(stage: Map) -> tuple[TileOp, ...]:
     make = _OWN.get(stage.function.pattern)
     if make is not None and stage.per_channel and (not stage.tensors or len(stage.arguments) == 1):
         return make(*stage.arguments)
-    if not stage.per_channel:
-        raise Refused(f"it reads one value per channel, not as many as {stage} has")
     numbers = list(stage.constants.values())
     try:
         whole = parts(stage.function.expr, list(stage.tensors), numbers, list(stage.constants))
     except Refused as reason:
         raise Refused(f"{stage} {reason}") from None
-    return (TileOp("map", tuple(stage.tensors.values()), tuple(numbers), expr=whole),)
+    named, shapes = tuple(stage.tensors.values()), dict(stage.shapes)
+    spread = tuple(name in shapes for name in named)
+    return (TileOp("map", named, tuple(numbers), expr=whole, spread=spread),)
 
 
 def parts(

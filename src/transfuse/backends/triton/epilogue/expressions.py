@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, smaller, tanh
-from transfuse.backends.triton.epilogue.operands import number, operand
+from transfuse.backends.triton.epilogue.operands import number, operand, placed
 
 
 @triton.jit
@@ -37,15 +37,30 @@ def logistic(x):
 
 
 @triton.jit
+def value(
+    x, channels, valid, at, tensors, S: tl.constexpr, STEP: tl.constexpr, WHICH: tl.constexpr,
+    AXIS: tl.constexpr,
+):  # fmt: skip
+    """Tensor ``WHICH`` of step ``STEP``, to meet a tile."""
+    PLACE: tl.constexpr = S.places[STEP][WHICH] if len(S.places[STEP]) > 0 else None
+    if PLACE is None:
+        channel, live = channels
+        return operand(tensors, S.at[STEP] + WHICH, channel, live, x, AXIS)
+    else:
+        return placed(tensors[S.at[STEP] + WHICH], channels, valid, at, x, PLACE, AXIS)
+
+
+@triton.jit
 def mapped(
-    x, channel, live, tensors, numbers, S: tl.constexpr, STEP: tl.constexpr, AXIS: tl.constexpr
+    x, channels, valid, at, operands, S: tl.constexpr, STEP: tl.constexpr, AXIS: tl.constexpr
 ):
     """A tile after step ``STEP`` of ``S``, a map. One that uses no x gives the same for all."""
     E: tl.constexpr = S.expr[STEP]
     COUNT: tl.constexpr = S.tensors[STEP]
+    tensors, numbers = operands
     values = ()
     for i in tl.static_range(COUNT):
-        values = values + (operand(tensors, S.at[STEP] + i, channel, live, x, AXIS),)
+        values = values + (value(x, channels, valid, at, tensors, S, STEP, i, AXIS),)
     return tl.broadcast_to(evaluate(E, x, values, numbers, S.number[STEP]), x.shape)
 
 

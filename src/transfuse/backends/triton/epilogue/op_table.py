@@ -1,11 +1,13 @@
 """Tile ops as a kernel takes them: a table of names and numbers, and the launch's arguments."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
+from transfuse.backends.triton.strides import Five
 from transfuse.backends.triton.lower import Part, TileOp
 from transfuse.stages.window import ExtremumPool, Window
 
@@ -28,19 +30,23 @@ class OpTable:
     factor: tuple[int, ...] = ()  # where it stands; -1: none
     expr: tuple[Part | None, ...] = ()  # of maps
     tensors: tuple[int, ...] = ()  # how many
+    places: tuple[tuple[Five | None, ...], ...] = ()
+    """Of maps: the strides of each tensor that has more than a value per channel."""
     sources: str = SOURCES
 
     def rest(self, first: int) -> "OpTable":
         """The ops from ``first`` on."""
         columns = (self.ops, self.at, self.number, self.size, self.count, self.factor, self.expr)
-        rest = (each[first:] for each in (*columns, self.tensors))
+        rest = (each[first:] for each in (*columns, self.tensors, self.places))
         return OpTable(*rest)  # type: ignore[arg-type]
 
 
 class OpArguments:
     """Tensors and numbers of one launch, each op told where its own begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, strides: Mapping[str, Five] | None = None) -> None:
+        """``strides`` has those of tensors with more than a value per channel, by name."""
+        self.strides = strides or {}
         self.tensors: list[str | tuple[int, int]] = []
         self.numbers: list[float] = []
 
@@ -63,7 +69,11 @@ class OpArguments:
             tuple(factors),
             tuple(op.expr for op in ops),
             tuple(len(op.tensors) for op in ops),
+            tuple(tuple(map(self._place, op.tensors, op.spread)) for op in ops),
         )
+
+    def _place(self, tensor: str | tuple[int, int], spread: bool) -> Five | None:
+        return self.strides[tensor] if spread and isinstance(tensor, str) else None
 
     def sign(self, window: Window | None) -> int:
         """Where the operand stands by whose sign a window takes its extremum."""

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Numbers and per-channel tensors of a launch, as a tile meets them."""
+"""Numbers and tensors of a launch, as a tile meets them."""
 
 import triton
 import triton.language as tl
@@ -37,3 +37,17 @@ def operand(tensors, at, channel, live, like, AXIS: tl.constexpr):
         return tl.load(tensors[at]).to(like.dtype)
     else:
         return spread(tl.load(tensors[at] + channel, mask=live, other=0.0).to(like.dtype), AXIS)
+
+
+@triton.jit
+def placed(tensor, channels, valid, at, like, STRIDES: tl.constexpr, AXIS: tl.constexpr):
+    """A tensor with more than a value per channel, at the positions of a tile."""
+    channel, live = channels
+    place = at.n.to(tl.int64) * STRIDES[0] + at.d.to(tl.int64) * STRIDES[2]
+    place += at.h.to(tl.int64) * STRIDES[3] + at.w.to(tl.int64) * STRIDES[4]
+    to = tensor + tl.expand_dims(place, AXIS)
+    here = tl.expand_dims(valid, AXIS)
+    if STRIDES[1] != 0 and like.shape[AXIS] > 1:
+        to += spread(channel.to(tl.int64) * STRIDES[1], AXIS)
+        here = here & spread(live, AXIS)
+    return tl.load(to, mask=here, other=0.0).to(like.dtype)

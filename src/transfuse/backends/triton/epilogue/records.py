@@ -23,6 +23,15 @@ class Channels(NamedTuple):
     live: Any
 
 
+class Coordinates(NamedTuple):
+    """The positions of a tile: sample, depth, height, width of each."""
+
+    n: Any
+    d: Any
+    h: Any
+    w: Any
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """What follows the sums of a tile, and where results go."""

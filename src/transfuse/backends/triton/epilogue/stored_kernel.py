@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow, negative
-from transfuse.backends.triton.epilogue.records import Channels, Operands
+from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 
@@ -68,7 +68,11 @@ def finish(
         if F.window == "sign":
             v = v * flip
     channels = Channels(channel, live)
-    v = apply_ops(v, channels, there, n, Operands(tensors, numbers), POSITIONS, OPS, 0)
+    w = p % F.sizes[2]
+    h = p // F.sizes[2] % F.sizes[1]
+    spot = Coordinates(n, p // (F.sizes[1] * F.sizes[2]), h, w)
+    operands = Operands(tensors, numbers)
+    v = apply_ops(v, channels, there, n, operands, POSITIONS, OPS, 0, at=spot)
     if F.summed:
         channel = tl.arange(0, 1)
         live = channel == 0

@@ -24,7 +24,7 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     block_p = power(prod(sizes))
     if resident is None:
         block_p = min(block_p, max(16, 8192 // block_c))
-    arguments = OpArguments()
+    arguments = OpArguments(draft.spread)
     table = arguments.table(each.after)
     statistic = None if each.late is None else draft.lowered.statistics[each.late]
     what = StoredEpilogue(

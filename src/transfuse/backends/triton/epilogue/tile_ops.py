@@ -48,6 +48,7 @@ def apply_ops(
     S: tl.constexpr,
     AXIS: tl.constexpr,
     WHOLE: tl.constexpr = False,  # the tile has no channels but real ones
+    at=None,  # coordinates of positions, where a map's tensor may differ along them
 ):
     """``v`` after all ops of ``S``; ``valid`` tells real positions from padding.
 
@@ -75,7 +76,7 @@ def apply_ops(
         elif S.ops[i] == "tanh":
             v = tanh(v)
         elif S.ops[i] == "map":
-            v = mapped(v, channel, live, tensors, numbers, S, i, AXIS)
+            v = mapped(v, channels, valid, at, operands, S, i, AXIS)
         elif S.ops[i] == "softmax":
             if v.shape[AXIS] > 1 and not WHOLE:
                 v = tl.where(spread(live, AXIS), v, float("-inf"))

@@ -9,7 +9,7 @@ import torch
 
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.sequence import Sequence
-from transfuse.backends.triton.sweeps import each, fold, slide
+from transfuse.backends.triton.sweeps import each_launch, fold_launch, slide_launch
 from transfuse.sweeps import Each, Fold, Sweep, views
 
 
@@ -22,10 +22,10 @@ def launches(
     the number of a new piece of scratch memory there. None where there is nothing to write.
     """
     if isinstance(sweep, Each):
-        return each.launches(sweep, at)
+        return each_launch.launches(sweep, at)
     if isinstance(sweep, Fold):
-        return fold.launches(sweep, at, memory)
-    return slide.launches(sweep, at)
+        return fold_launch.launches(sweep, at, memory)
+    return slide_launch.launches(sweep, at)
 
 
 def prepare(sweep: Sweep, device: torch.device) -> Sequence:

@@ -59,6 +59,8 @@ class HopperStrip:
             return task.draft.not_hopper
         if not ANY_ROW:
             return "this version of Triton has no view of shared memory from any row on"
+        if not all(op.per_channel for op in task.segment.after):
+            return "a map reads a tensor that has more than one value per channel"
         if work.depthwise:
             return "groups of one channel have no products for tensor cores"
         if work.per_sample and _products(work) < SHORT:
@@ -74,7 +76,7 @@ class HopperStrip:
         """
         draft, core, work = task.draft, task.draft.core, task.work
         _, tile = rows(draft, work)
-        stored = draft.item if task.out.number == OUT else draft.wide.itemsize
+        stored = (draft.written if task.out.number == OUT else draft.wide).itemsize
         geometry = StripGeometry.of(
             work.tap_table, core.batch, core.out_channels, tile.kept, cross=False
         )

@@ -25,7 +25,7 @@ from transfuse.backends.triton.engines.portable.tile_records import (
     Taps,
 )
 from transfuse.backends.triton.epilogue.arithmetic import larger, multiply_add, narrow, negative
-from transfuse.backends.triton.epilogue.records import Channels, Operands
+from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, join, nothing, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 
@@ -285,8 +285,9 @@ def convolve(
             for j in range(JOINED):
                 cell = Cell(tile, batch, n0, cd, ch, cw + j)
                 v, partial = meet(factors, cell, block, share, partial, operands, T, A, M)
-                there = result_places(p, cell, T, False)[4]
-                v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE)
+                n, yd, yh, yw, there = result_places(p, cell, T, False)
+                spot = Coordinates(n, yd, yh, yw)
+                v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
                 partial = join(partial, gather(v, there, LATE), LATE)
         else:
             for j in tl.static_range(JOINED):
@@ -309,7 +310,8 @@ def convolve(
             pj = tl.arange(0, POSITIONS * JOINED)
             cell = Cell(tile, batch, n0, cd, ch, cw)
             n, yd, yh, yw, there = result_places(pj, cell, T, True)
-            v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE)
+            spot = Coordinates(n, yd, yh, yw)
+            v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
             if A.summed:
                 channel = tl.arange(0, 1)
                 live = channel == 0

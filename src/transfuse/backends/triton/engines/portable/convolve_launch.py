@@ -81,7 +81,7 @@ def add(
     """All tiles; ``careful``, once more for weights that are not finite, else idle."""
     core, batch = draft.core, draft.core.batch
     rows, packed, wild, copied = packing_launch.add(draft, work.tap_table, tile)
-    arguments = OpArguments()
+    arguments = OpArguments(draft.spread)
     epilogue = draft.epilogue(segment, out, arguments, tile.ordered)
     if partials is None:
         partials = gather(draft, segment, work, tiles, tile)

@@ -5,9 +5,9 @@ Where results are few and what is folded is long, several programs share a resul
 partial in scratch memory, and a second launch joins them in a fixed order. No atomics: the same
 bits in every run.
 
-``F`` is a ``fold.Folding``; its ``kind`` is what is kept of values: their ``sum``, ``squares`` (sum
-of squares), ``max``, ``min``, ``peaks`` (maximum, and sum of exponentials of what is left without
-it), ``moments`` (count, mean, sum of squares about it).
+``F`` is a ``fold_launch.Folding``; its ``kind`` is what is kept of values: their ``sum``,
+``squares`` (sum of squares), ``max``, ``min``, ``peaks`` (maximum, and sum of exponentials of what
+is left without it), ``moments`` (count, mean, sum of squares about it).
 """
 
 import triton
@@ -16,7 +16,7 @@ import triton.language as tl
 from transfuse.backends.triton.epilogue.arithmetic import larger, quotient, reciprocal, smaller
 from transfuse.backends.triton.epilogue.expressions import evaluate
 from transfuse.backends.triton.epilogue.statistics_kernel import merge_moments
-from transfuse.backends.triton.sweeps.kernels.walk import plain, read, side, write
+from transfuse.backends.triton.sweeps.walk_kernel import plain, read, side, write
 
 
 @triton.jit
@@ -139,7 +139,7 @@ def peak(kept):
 
 @triton.jit
 def stored(
-    kept, pointers, strides, rows, cols, live, many, numbers, B: tl.constexpr, F: tl.constexpr,
+    kept, views, rows, cols, live, many, numbers, B: tl.constexpr, F: tl.constexpr,
     ACC: tl.constexpr,
 ):  # fmt: skip
     """The results of what is kept of ``many`` values, through the expression that follows."""
@@ -148,8 +148,8 @@ def stored(
             first, second = kept[1], quotient(kept[2], kept[0])
         else:
             first, second = peak(kept)
-        write(pointers, strides, rows, cols, live, first, 0, B)
-        write(pointers, strides, rows, cols, live, second, 1, B)
+        write(views, rows, cols, live, first, 0, B)
+        write(views, rows, cols, live, second, 1, B)
     else:
         x = kept[0]
         if F.folding == "mean" or F.folding == "squares":
@@ -158,14 +158,14 @@ def stored(
             x, total = peak(kept)
             x = tl.where(tl.abs(x) == float("inf"), x, x + tl.log(total))
         AFTER: tl.constexpr = F.after
-        others = read(pointers, strides, rows, cols, (live, live), 1, F.others, B, ACC)
+        others = read(views, rows, cols, (live, live), 1, F.others, B, ACC)
         y = tl.broadcast_to(evaluate(AFTER, x, others, numbers, F.number), x.shape)
-        write(pointers, strides, rows, cols, live, y, 0, B)
+        write(views, rows, cols, live, y, 0, B)
 
 
 @triton.jit
 def met(
-    kept, step, own, live, pointers, sizes, strides, numbers, B: tl.constexpr, F: tl.constexpr,
+    kept, step, own, live, views, sizes, numbers, B: tl.constexpr, F: tl.constexpr,
     ACC: tl.constexpr,
 ):  # fmt: skip
     """What is kept after one more block of values: results ``own``, block ``step`` of the rest."""
@@ -176,10 +176,10 @@ def met(
     BEFORE: tl.constexpr = F.before
     if F.kept == 0:
         more, there, _ = side(step, sizes, 1, 3 + B.rows.rank, COLS)
-        values = read(pointers, strides, own, more, (live, there), F.others, F.values, B, ACC)
+        values = read(views, own, more, (live, there), F.others, F.values, B, ACC)
     else:
         more, there, _ = side(step, sizes, 0, 3, ROWS)
-        values = read(pointers, strides, more, own, (there, live), F.others, F.values, B, ACC)
+        values = read(views, more, own, (there, live), F.others, F.values, B, ACC)
     blank = tl.zeros(SHAPE, ACC)
     v = tl.broadcast_to(evaluate(BEFORE, blank, values, numbers, 0), blank.shape)
     return taken(kept, v, live & there, KIND)
@@ -195,6 +195,7 @@ def fold(
     ROWS: tl.constexpr = B.rows
     COLS: tl.constexpr = B.cols
     KIND: tl.constexpr = F.kind
+    views = (pointers, strides)
     program = tl.program_id(0)
     steps = plain(counts[0])
     run = plain(counts[1])
@@ -203,6 +204,7 @@ def fold(
     share = program % shares
     block = program // shares
     if B.wide:
+        share = share.to(tl.int64)
         block = block.to(tl.int64)
     if F.kept == 0:
         own, live, linear = side(block, sizes, 0, 3, ROWS)
@@ -210,10 +212,7 @@ def fold(
         own, live, linear = side(block, sizes, 1, 3 + B.rows.rank, COLS)
     kept = started(tl.zeros(SHAPE, ACC), KIND)
     for step in range(share * run, tl.minimum(share * run + run, steps)):
-        at = step
-        if B.wide:
-            at = step.to(tl.int64)
-        kept = met(kept, at, own, live, pointers, sizes, strides, numbers, B, F, ACC)
+        kept = met(kept, step, own, live, views, sizes, numbers, B, F, ACC)
     kept = gathered(kept, KIND, 1 - F.kept)
     if F.shared:
         to = partials + linear.to(tl.int64) * shares + share
@@ -221,10 +220,10 @@ def fold(
             tl.store(to + i * plain(counts[4]).to(tl.int64), kept[i], mask=live)
     elif F.kept == 0:
         none, _, _ = side(0, sizes, 1, 3 + B.rows.rank, COLS)
-        stored(kept, pointers, strides, own, none, live, many, numbers, B, F, ACC)
+        stored(kept, views, own, none, live, many, numbers, B, F, ACC)
     else:
         none, _, _ = side(0, sizes, 0, 3, ROWS)
-        stored(kept, pointers, strides, none, own, live, many, numbers, B, F, ACC)
+        stored(kept, views, none, own, live, many, numbers, B, F, ACC)
 
 
 @triton.jit
@@ -256,6 +255,7 @@ def join(
     ROWS: tl.constexpr = B.rows
     COLS: tl.constexpr = B.cols
     KIND: tl.constexpr = F.kind
+    views = (pointers, strides)
     shares = plain(counts[2])
     plane = plain(counts[4]).to(tl.int64)
     own, live, linear = side(tl.program_id(0), sizes, 0, 3, ROWS)
@@ -267,4 +267,4 @@ def join(
         more = partial(partials, linear.to(tl.int64) * shares + at, plane, here, KIND)
         kept = joined(kept, more, KIND)
     kept = gathered(kept, KIND, 1)
-    stored(kept, pointers, strides, own, none, live, plain(counts[3]), numbers, B, F, ACC)
+    stored(kept, views, own, none, live, plain(counts[3]), numbers, B, F, ACC)

@@ -211,7 +211,7 @@ def reach(view: View) -> int:
 
 
 def told(number: int) -> int:
-    """An integer as kernels are told it (``walk.plain``).
+    """An integer as kernels are told it (``walk_kernel.plain``).
 
     Triton compiles a kernel once more for an argument of 1, and for one that 16 divides; this is
     never either.

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.expressions import evaluate
-from transfuse.backends.triton.sweeps.kernels.walk import plain, read, side, write
+from transfuse.backends.triton.sweeps.walk_kernel import plain, read, side, write
 
 
 @triton.jit
@@ -23,7 +23,7 @@ def each(
     across = plain(sizes[2])
     rows, live_rows, _ = side(program // across, sizes, 0, 3, ROWS)
     cols, live_cols, _ = side(program % across, sizes, 1, 3 + B.rows.rank, COLS)
-    values = read(pointers, strides, rows, cols, (live_rows, live_cols), 1, COUNT, B, ACC)
+    values = read((pointers, strides), rows, cols, (live_rows, live_cols), 1, COUNT, B, ACC)
     blank = tl.zeros(SHAPE, ACC)
     y = tl.broadcast_to(evaluate(E, blank, values, numbers, 0), blank.shape)
-    write(pointers, strides, rows, cols, live_rows & live_cols, y, 0, B)
+    write((pointers, strides), rows, cols, live_rows & live_cols, y, 0, B)

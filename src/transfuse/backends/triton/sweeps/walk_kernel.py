@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 """Where the elements of a block lie, for every kernel of a sweep.
 
-``B`` is an ``axes.Block``. Sizes and strides are integers as ``axes.told`` tells them.
+``views`` are the pointers of all views, and their strides. ``B`` is a ``blocks.Block``. Sizes and
+strides are integers as ``blocks.told`` tells them.
 """
 
 import triton
@@ -12,7 +13,7 @@ from transfuse.backends.triton.epilogue.arithmetic import narrow
 
 @triton.jit
 def plain(number):
-    """What ``axes.told`` made of an integer."""
+    """What ``blocks.told`` made of an integer."""
     return (number - 3) >> 1
 
 
@@ -61,24 +62,25 @@ def moved(to, coordinates, strides, FIRST: tl.constexpr, KIND: tl.constexpr, UNI
 
 
 @triton.jit
-def spot(pointers, strides, rows, cols, V: tl.constexpr, B: tl.constexpr):
+def spot(views, rows, cols, V: tl.constexpr, B: tl.constexpr):
     """Pointers to a block of view ``V``; of size 1 along a side on which the view does not move."""
     ROWS: tl.constexpr = B.looks[V].rows
     COLS: tl.constexpr = B.looks[V].cols
     UNIT: tl.constexpr = B.looks[V].unit
+    pointers, strides = views
     to = pointers[V] + plain(strides[V][0]).to(tl.int64) * UNIT
     to = moved(to, rows, strides[V], 1, ROWS, UNIT)
     return moved(to, cols, strides[V], 1 + len(rows), COLS, UNIT)
 
 
 @triton.jit
-def fetched(pointers, strides, rows, cols, live, V: tl.constexpr, B: tl.constexpr):
+def fetched(views, rows, cols, live, V: tl.constexpr, B: tl.constexpr):
     """A block of view ``V``; ``live`` tells which rows and columns there are."""
     ROWS: tl.constexpr = B.looks[V].rows
     COLS: tl.constexpr = B.looks[V].cols
     DOWN: tl.constexpr = ROWS == "any" or ROWS == "next"
     ALONG: tl.constexpr = COLS == "any" or COLS == "next"
-    to = spot(pointers, strides, rows, cols, V, B)
+    to = spot(views, rows, cols, V, B)
     if DOWN and ALONG:
         return tl.load(to, mask=live[0] & live[1], other=0.0)
     elif DOWN:
@@ -91,22 +93,22 @@ def fetched(pointers, strides, rows, cols, live, V: tl.constexpr, B: tl.constexp
 
 @triton.jit
 def read(
-    pointers, strides, rows, cols, live, FIRST: tl.constexpr, LAST: tl.constexpr,
+    views, rows, cols, live, FIRST: tl.constexpr, LAST: tl.constexpr,
     B: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """The views from ``FIRST`` up to ``LAST`` at the elements of a block, as a tuple."""
     found = ()
     for i in tl.static_range(FIRST, LAST):
-        found = found + (fetched(pointers, strides, rows, cols, live, i, B).to(ACC),)
+        found = found + (fetched(views, rows, cols, live, i, B).to(ACC),)
     return found
 
 
 @triton.jit
-def write(pointers, strides, rows, cols, live, value, V: tl.constexpr, B: tl.constexpr):
+def write(views, rows, cols, live, value, V: tl.constexpr, B: tl.constexpr):
     """Store a block in view ``V``; along a side on which that does not move, it has size 1."""
-    KIND: tl.constexpr = pointers[V].dtype.element_ty
+    KIND: tl.constexpr = views[0][V].dtype.element_ty
     if value.dtype == tl.float64 and KIND != tl.float64:
         value = value.to(tl.float32)  # as torch rounds
-    to = spot(pointers, strides, rows, cols, V, B)
+    to = spot(views, rows, cols, V, B)
     to, value = tl.broadcast(to, value)
     tl.store(to, narrow(value, KIND), mask=tl.broadcast_to(live, value.shape))

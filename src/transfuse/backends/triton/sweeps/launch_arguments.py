@@ -8,11 +8,11 @@ import triton.language as tl
 
 from transfuse.backends.triton.epilogue.op_table import thirds
 from transfuse.backends.triton.launch import All
-from transfuse.backends.triton.sweeps.axes import Laid
+from transfuse.backends.triton.sweeps.blocks import Laid
 from transfuse.sweeps import View
 
 
-class Given:
+class LaunchArguments:
     """Tensors by number and numbers of one launch; arithmetic is float32, or float64 if any is."""
 
     def __init__(self, views: Sequence[View], at: Callable[[int], int]) -> None:

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """The kernel of ``Slide``: one result for each window.
 
-A window is walked tap by tap, all taps in one loop; few are written out. ``P`` is a
-``slide.Sliding``.
+A window is walked tap by tap, all taps in one loop; few are written out, and many lie along the
+columns of a block. ``P`` is a ``slide_launch.Sliding``.
 """
 
 import triton
@@ -11,7 +11,8 @@ import triton.language as tl
 from transfuse.backends.triton.epilogue.arithmetic import larger, quotient
 from transfuse.backends.triton.epilogue.expressions import evaluate
 from transfuse.backends.triton.epilogue.operands import number
-from transfuse.backends.triton.sweeps.kernels.walk import plain, read, side, spot, write
+from transfuse.backends.triton.sweeps.fold_kernel import largest
+from transfuse.backends.triton.sweeps.walk_kernel import plain, read, side, spot, write
 
 
 @triton.jit
@@ -64,9 +65,11 @@ def digits(t, windows, P: tl.constexpr):
 
 
 @triton.jit
-def tap(first, end, off, inside, known, windows, WHICH: tl.constexpr):
-    """Coordinates of a tap; which are inputs, and which are these or padding."""
+def tap(first, end, off, live, windows, WHICH: tl.constexpr):
+    """Coordinates of a tap along a side; which are inputs, and which are these or padding."""
     found = ()
+    inside = live
+    known = live
     for i in tl.static_range(len(first)):
         if WHICH[i] < 0:
             found = found + (first[i],)
@@ -80,20 +83,25 @@ def tap(first, end, off, inside, known, windows, WHICH: tl.constexpr):
 
 @triton.jit
 def met(
-    total, count, off, rows, cols, end_rows, end_cols, live, flip, pointers, strides, windows,
-    numbers, B: tl.constexpr, P: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    """The windows after one more tap, and how many inputs they have."""
+    found, off, first, end, live, flip, given, B: tl.constexpr, P: tl.constexpr, ACC: tl.constexpr
+):
+    """What is found in windows after one more tap, and how many inputs they have.
+
+    ``first``, ``end`` and ``live`` are of rows and of columns, ``given`` views, windows, numbers.
+    """
+    total, count = found
+    views, windows, numbers = given
     OF_ROWS: tl.constexpr = P.rows
     OF_COLS: tl.constexpr = P.cols
     BEFORE: tl.constexpr = P.before
-    at_rows, inside, known = tap(rows, end_rows, off, live, live, windows, OF_ROWS)
-    at_cols, inside, known = tap(cols, end_cols, off, inside, known, windows, OF_COLS)
+    rows, inside_rows, known_rows = tap(first[0], end[0], off, live[0], windows, OF_ROWS)
+    cols, inside_cols, known_cols = tap(first[1], end[1], off, live[1], windows, OF_COLS)
+    inside = inside_rows & inside_cols
     FIRST: tl.constexpr = P.others
     LAST: tl.constexpr = P.values
     values = ()
     for i in tl.static_range(FIRST, LAST):
-        to = tl.broadcast_to(spot(pointers, strides, at_rows, at_cols, i, B), total.shape)
+        to = tl.broadcast_to(spot(views, rows, cols, i, B), total.shape)
         values = values + (tl.load(to, mask=inside, other=0.0).to(ACC),)
     v = tl.broadcast_to(evaluate(BEFORE, total, values, numbers, 0), total.shape)
     if P.folding == "max":
@@ -104,10 +112,21 @@ def met(
         total += tl.where(inside, v, 0.0)
     if P.folding == "mean" and P.divisor < 0:
         if P.counts_padding and not P.adaptive:
-            count += tl.where(known, 1.0, 0.0).to(ACC)
+            count += tl.where(known_rows & known_cols, 1.0, 0.0).to(ACC)
         else:
             count += tl.where(inside, 1.0, 0.0).to(ACC)
     return total, count
+
+
+@triton.jit
+def gathered(found, P: tl.constexpr):
+    """What is found along the columns of a block together."""
+    total, count = found
+    if P.folding == "max" or P.folding == "sign":
+        total = largest(total, 1)
+    else:
+        total = tl.sum(total, 1, keep_dims=True)
+    return total, tl.sum(count, 1, keep_dims=True)
 
 
 @triton.jit
@@ -125,11 +144,13 @@ def slide(
     OF_ROWS: tl.constexpr = P.rows
     OF_COLS: tl.constexpr = P.cols
     AFTER: tl.constexpr = P.after
+    KNOWN: tl.constexpr = len(P.taps)
+    views = (pointers, strides)
     across = plain(sizes[2])
     rows, live_rows, _ = side(program // across, sizes, 0, 3, ROWS)
     cols, live_cols, _ = side(program % across, sizes, 1, 3 + B.rows.rank, COLS)
-    live = live_rows & live_cols
-    others = read(pointers, strides, rows, cols, (live_rows, live_cols), 1, P.others, B, ACC)
+    live = (live_rows, live_cols)
+    others = read(views, rows, cols, live, 1, P.others, B, ACC)
     total = tl.zeros(SHAPE, ACC)
     count = total
     flip = 1.0
@@ -137,23 +158,24 @@ def slide(
         flip = tl.where(others[P.sign] < 0, -1.0, 1.0).to(ACC)
     if P.folding == "max" or P.folding == "sign":
         total += float("-inf")
-    first_rows = starts(rows, windows, OF_ROWS, P.adaptive)
-    first_cols = starts(cols, windows, OF_COLS, P.adaptive)
-    end_rows = ends(rows, windows, OF_ROWS, P.adaptive)
-    end_cols = ends(cols, windows, OF_COLS, P.adaptive)
-    KNOWN: tl.constexpr = len(P.taps)
-    if KNOWN > 0:
+    first = starts(rows, windows, OF_ROWS, P.adaptive), starts(cols, windows, OF_COLS, P.adaptive)
+    end = ends(rows, windows, OF_ROWS, P.adaptive), ends(cols, windows, OF_COLS, P.adaptive)
+    found = (total, count)
+    given = (views, windows, numbers)
+    if P.along:
+        for t in range(0, plain(taps[0]), B.cols.block):
+            at = t + tl.arange(0, B.cols.block)[None, :]
+            live = (live_rows, at < plain(taps[0]))
+            found = met(found, digits(at, windows, P), first, end, live, flip, given, B, P, ACC)
+        found = gathered(found, P)
+        live_cols = live_rows
+    elif KNOWN > 0:
         for t in tl.static_range(KNOWN):
-            total, count = met(
-                total, count, digits(t, windows, P), first_rows, first_cols, end_rows,
-                end_cols, live, flip, pointers, strides, windows, numbers, B, P, ACC,
-            )  # fmt: skip
+            found = met(found, digits(t, windows, P), first, end, live, flip, given, B, P, ACC)
     else:
         for t in range(plain(taps[0])):
-            total, count = met(
-                total, count, digits(t, windows, P), first_rows, first_cols, end_rows,
-                end_cols, live, flip, pointers, strides, windows, numbers, B, P, ACC,
-            )  # fmt: skip
+            found = met(found, digits(t, windows, P), first, end, live, flip, given, B, P, ACC)
+    total, count = found
     if P.folding == "sign":
         total *= flip
     elif P.folding == "mean":
@@ -161,4 +183,4 @@ def slide(
             count += number(numbers, P.divisor, count)
         total = quotient(total, count)
     y = tl.broadcast_to(evaluate(AFTER, total, others, numbers, P.number), total.shape)
-    write(pointers, strides, rows, cols, live, y, 0, B)
+    write(views, rows, cols, live_rows & live_cols, y, 0, B)

@@ -6,9 +6,9 @@ from typing import Any
 
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import parts
-from transfuse.backends.triton.sweeps.axes import Across, Axis, Laid, axes, laid, merged, widest
-from transfuse.backends.triton.sweeps.given import Given
-from transfuse.backends.triton.sweeps.kernels.elements import each
+from transfuse.backends.triton.sweeps.blocks import Across, Axis, Laid, axes, laid, merged, widest
+from transfuse.backends.triton.sweeps.each_kernel import each
+from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.sweeps import Each, View
 
 ELEMENTS = 2048
@@ -23,7 +23,7 @@ def launches(sweep: Each, at: Callable[[int], int]) -> list[Launch]:
     views = [sweep.out, *(view for _, view in sweep.values)]
     if 0 in sweep.out.sizes:
         return []
-    given = Given(views, at)
+    given = LaunchArguments(views, at)
     expr = parts(sweep.expr, [name for name, _ in sweep.values], given.numbers)
     found = _laid(views)
     arguments: list[Any] = [*given.arguments(found), found.block, expr, given.acc, len(views)]

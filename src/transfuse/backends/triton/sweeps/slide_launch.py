@@ -11,14 +11,16 @@ from math import prod
 
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import Part, parts
-from transfuse.backends.triton.sweeps.axes import Across, Axis, Laid, laid, merged, told, widest
-from transfuse.backends.triton.sweeps.given import Given
-from transfuse.backends.triton.sweeps.kernels.windows import slide
+from transfuse.backends.triton.sweeps.blocks import Across, Axis, Laid, laid, merged, told, widest
+from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
+from transfuse.backends.triton.sweeps.slide_kernel import slide
 from transfuse.sweeps import Slide, View
 
 ELEMENTS = 1024
 """Of a block."""
 COLUMNS = (64, 16)
+MANY = 64
+"""Taps that lie along columns, so many at once, since they are neighbours in memory."""
 FEW = 16
 """Taps that are written out: a kernel is built for their number along each axis."""
 
@@ -54,6 +56,7 @@ class Sliding:
     others: int
     values: int
     divisor: int  # where the number is to divide by; -1: none
+    along: bool  # taps lie along columns
     sign: int  # which of the others has the signs
 
 
@@ -63,7 +66,7 @@ def launches(sweep: Slide, at: Callable[[int], int]) -> list[Launch]:
     views = [*results, *(view for _, view in sweep.values)]
     if 0 in sweep.out.sizes:
         return []
-    given = Given(views, at)
+    given = LaunchArguments(views, at)
     before = parts(sweep.before, [name for name, _ in sweep.values], given.numbers)
     first = 3 * len(given.numbers)
     named = [name for name, _ in sweep.others]
@@ -89,6 +92,7 @@ def launches(sweep: Slide, at: Callable[[int], int]) -> list[Launch]:
         len(results),
         len(views),
         divisor,
+        _many(windows),
         named.index("sign") if sweep.folding == "sign" else 0,
     )
     ints = tuple(tuple(map(told, astuple(window))) for window in windows)
@@ -101,6 +105,10 @@ def _few(windows: Sequence[Window]) -> tuple[tuple[int, ...], ...]:
     """The taps of windows, where they are few."""
     kernel = [window.kernel for window in windows]
     return tuple(product(*map(range, kernel))) if prod(kernel) <= FEW else ()
+
+
+def _many(windows: Sequence[Window]) -> bool:
+    return prod(window.kernel for window in windows) >= MANY
 
 
 def _windows(sweep: Slide) -> list[Window]:
@@ -128,8 +136,14 @@ def _laid(
         if size > 1 or window >= 0:
             found.append(Axis(size, strides, window))
     key = [*range(results, len(views)), *range(results)]
-    *outer, inner = merged(found, key) or [Axis(1, (0,) * len(views))]
-    outer = outer or [Axis(1, (0,) * len(views))]
+    one = Axis(1, (0,) * len(views))
+    *outer, inner = merged(found, key) or [one]
+    if _many(windows):
+        outer, inner = [*outer, inner], one
+        rows = Across(outer, ELEMENTS // MANY // 2, even=False)
+        block = laid(views, rows, Across([one], 2 * MANY), range(results, len(views)))
+        return block, tuple(axis.window for axis in outer), (-1,)
+    outer = outer or [one]
     columns = widest(inner.size, COLUMNS)
     moved = range(results, len(views)) if inner.window >= 0 else ()
     rows = Across(outer, ELEMENTS // columns, even=False)

@@ -8,7 +8,7 @@ import torch
 
 from transfuse.backends.triton.launch import UNREAD, At, Launch
 from transfuse.backends.triton.lower import Part, parts
-from transfuse.backends.triton.sweeps.axes import (
+from transfuse.backends.triton.sweeps.blocks import (
     Across,
     Axis,
     Laid,
@@ -18,8 +18,8 @@ from transfuse.backends.triton.sweeps.axes import (
     told,
     widest,
 )
-from transfuse.backends.triton.sweeps.given import Given
-from transfuse.backends.triton.sweeps.kernels.folds import fold, join
+from transfuse.backends.triton.sweeps.fold_kernel import fold, join
+from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.sweeps import Fold, View
 
 ELEMENTS = 2048
@@ -68,7 +68,7 @@ def launches(
     views = [*results, *(view for _, view in sweep.values)]
     if 0 in sweep.outs[0].sizes:
         return []
-    given = Given(views, at)
+    given = LaunchArguments(views, at)
     before = parts(sweep.before, [name for name, _ in sweep.values], given.numbers)
     number = 3 * len(given.numbers)
     numbers: list[float] = []
