@@ -91,8 +91,8 @@ def _given(operator: str | Operator, line: str, seed: int = 0) -> Given:
 
     terms = problem.in_channels // problem.groups * prod(problem.kernel) / prod(problem.stride)
     x, weight = tensor(*problem.input.dims), tensor(*problem.weight, scale=1 / sqrt(terms))
-    channels = dict(operator.bound(case).channels(problem))
-    return Given(operator, case, x, weight, {n: tensor(channels[n]) for n in operator.operands})
+    dims = dict(operator.bound(case).dims(problem))
+    return Given(operator, case, x, weight, {n: tensor(*dims[n]) for n in operator.operands})
 
 
 @pytest.fixture

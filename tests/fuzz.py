@@ -86,6 +86,7 @@ class Call:
     groups: int
     dtype: str
     options: dict[str, tuple[int, ...]]
+    after: tuple[int, ...] | None = None  # padding at the end, where it is given in pairs
     before: list[Stage] = field(default_factory=list)
     then: list[Stage] = field(default_factory=list)
 
@@ -109,10 +110,14 @@ class Call:
             return None
         spatial = []
         each = zip(shape.spatial, self.kernel, *(self.options[o] for o in OPTIONS), strict=True)
-        for n, k, stride, padding, dilation, extra in each:
-            if not (1 <= stride <= INT32 and 1 <= dilation <= INT32 and 0 <= padding <= INT32):
+        least = 0 if self.after is None else -INT32
+        for a, (n, k, stride, padding, dilation, extra) in enumerate(each):
+            after = padding if self.after is None else self.after[a]
+            if not (1 <= stride <= INT32 and 1 <= dilation <= INT32):
                 return None
-            size = (n - 1) * stride - 2 * padding + dilation * (k - 1) + extra + 1
+            if not (least <= padding <= INT32 and least <= after <= INT32):
+                return None
+            size = (n - 1) * stride - padding - after + dilation * (k - 1) + extra + 1
             if not 0 <= extra < max(stride, dilation) or size < 1:
                 return None
             spatial.append(size)
@@ -138,7 +143,8 @@ class Call:
         for a in range(self.rank):
             stride, padding, dilation, extra = (self.options[o][a] for o in OPTIONS)
             n, k = x.shape[2 + a], self.kernel[a]
-            size = (n - 1) * stride - 2 * padding + dilation * (k - 1) + extra + 1
+            after = padding if self.after is None else self.after[a]
+            size = (n - 1) * stride - padding - after + dilation * (k - 1) + extra + 1
             found = torch.zeros(size, n, k, dtype=torch.float64)
             for i in range(n):
                 for tap in range(k):
@@ -281,7 +287,7 @@ class Maker:
                 lambda: [scale(self.random.choice((-2, 0.5, 4))), sigmoid()],
                 lambda: [clamp(-2, 3), softmax("space")],
                 lambda: [softmax("channels"), scale(3.0)],
-                lambda: [self.pool(rank), channel_sum("channels")],
+                lambda: [self.pool(rank), channel_sum("channels", keepdim=True)],
                 lambda: [group_norm(self.number(1, 3, 0.4)), tanh()],
                 lambda: [batch_norm(None, None, values(), values(), True), self.pool(rank)],
             ]
@@ -315,6 +321,8 @@ def from_python(make: Maker) -> str:
     random, call = make.random, make.call()
     call.before = random.choice(([], [], [make.pool(call.rank)]))
     call.then = make.stages(call.rank, call.out_channels)
+    if random.random() < 0.3:
+        call.options["padding"], call.after = (make.axes(call.rank, -3, 3) for _ in range(2))
     shapes = call.shapes()
     if shapes and any(COMPUTED < shape.numel <= ALLOCATED for shape in shapes):
         return "left out"
@@ -344,6 +352,8 @@ def from_python(make: Maker) -> str:
         name: (values[0] if len({*values}) == 1 else values)
         for name, values in call.options.items()
     }
+    if call.after is not None:
+        options["padding"] = tuple(zip(call.options["padding"], call.after, strict=True))
     backend = "cpu" if random.random() < 0.8 or call.dtype in ("fp16", "bf16") else None
     describe(
         f"{call} {list(map(str, shown))} out={None if out is None else list(out.shape)} {backend}"
@@ -518,6 +528,8 @@ def of_programs(make: Maker) -> str:
     element = random.choice((0, 1, 2, 3, make.number(0, 3) % 2**32))
     program = library.Program(
         element=element,
+        input_element=element,
+        output_element=element,
         operands=element if random.random() < 0.9 else 0,
         batch=make.number(1, 2),
         in_channels=make.number(1, 6),
@@ -586,9 +598,9 @@ _LIMITS = {
     "spatial": (1, 4),
     "kernel": (1, 3),
     "stride": (1, 3),
-    "padding": (0, 1),
+    "padding": (-2, 1),
     "dilation": (1, 2),
-    "output_padding": (0, 0),
+    "output_padding": (-1, 2),
 }
 
 

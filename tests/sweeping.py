@@ -27,9 +27,17 @@ def expected(sweep: Sweep, slots: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return (_mapped(sweep.after, {"x": results[0], **others}, sweep.outs[0].sizes),)
 
 
+def run(sweep: Sweep, slots: Sequence[Tensor]) -> None:
+    """A sweep done by its definition."""
+    outs = sweep.outs if isinstance(sweep, Fold) else (sweep.out,)
+    for out, found in zip(outs, expected(sweep, slots), strict=True):
+        at(out, slots).copy_(found)
+
+
 def at(view: View, slots: Sequence[Tensor]) -> Tensor:
-    """The memory of a slot as a view has it. Slots are flat."""
-    return slots[view.slot].as_strided(view.sizes, view.strides, view.offset)
+    """The memory of a slot as a view has it, counted from the slot's first element."""
+    memory = slots[view.slot]
+    return memory.as_strided(view.sizes, view.strides, memory.storage_offset() + view.offset)
 
 
 def _named(values: Sequence[tuple[str, View]], slots: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from transfuse.stages import (
     tanh,
 )
 
-MAX_MAX_SUM = Chain(conv_transpose(3, "b"), max_pool(2), max_pool(3), sum("channels"))
+MAX_MAX_SUM = Chain(conv_transpose(3, "b"), max_pool(2), max_pool(3), sum("channels", keepdim=True))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,12 @@ def test_is_equal_and_hashes_by_its_stages() -> None:
 
 def test_shapes_before_and_after_every_stage() -> None:
     chain = Chain(
-        avg_pool(2), conv_transpose(2), max_pool((2, 3)), group_norm(3), sum("channels"), tanh()
+        avg_pool(2),
+        conv_transpose(2),
+        max_pool((2, 3)),
+        group_norm(3),
+        sum("channels", keepdim=True),
+        tanh(),
     )
     assert chain.shapes(Problem.parse("n4 ci2 co6 i9x8 k3 s2 p1 op1")) == (
         Shape(4, 2, (9, 8)),
@@ -96,12 +101,12 @@ def test_shapes_before_and_after_every_stage() -> None:
         ),
         (
             "n1 ci2 co2 i4 k1",
-            Chain(sum("channels"), conv_transpose(1)),
+            Chain(sum("channels", keepdim=True), conv_transpose(1)),
             "weight expects 2 channels, but the stages before it give 1",
         ),
         (
             "n1 ci2 co2 i4 k1",
-            Chain(conv_transpose(1), sum("channels"), group_norm(2)),
+            Chain(conv_transpose(1), sum("channels", keepdim=True), group_norm(2)),
             "num_groups=2 does not divide the 1 channels",
         ),
     ],
@@ -133,7 +138,7 @@ NEEDED = [
     ((max_pool(3, 2),), 11),
     ((max_pool(2, 4),), 10),
     ((max_pool(4, padding=2),), 10),
-    ((max_pool(2), sum("channels"), add("a")), 10),
+    ((max_pool(2), sum("channels", keepdim=True), add("a")), 10),
     ((batch_norm(training=True), max_pool(2)), 11),
     ((max_pool(2), batch_norm(training=True)), 10),
     ((max_pool(2), softmax("space"), max_pool(3)), 10),
@@ -156,16 +161,16 @@ def test_channels_of_every_operand() -> None:
         scale("before"),
         conv_transpose(1, "bias"),
         batch_norm(weight="w", bias="b", training=True),
-        sum("channels"),
+        sum("channels", keepdim=True),
         add("after"),
         clamp(0, 1),
     )
-    assert list(chain.channels(Problem.parse("n1 ci2 co6 i5 k3"))) == [
-        ("before", 2),
-        ("bias", 6),
-        ("w", 6),
-        ("b", 6),
-        ("after", 1),
+    assert list(chain.dims(Problem.parse("n1 ci2 co6 i5 k3"))) == [
+        ("before", (2,)),
+        ("bias", (6,)),
+        ("w", (6,)),
+        ("b", (6,)),
+        ("after", (1,)),
     ]
 
 
@@ -212,7 +217,7 @@ def test_exact_when_every_stage_is() -> None:
     [
         (
             MAX_MAX_SUM,
-            "conv_transpose3d(+ b) -> max_pool(2) -> max_pool(3) -> sum(channels)",
+            "conv_transpose3d(+ b) -> max_pool(2) -> max_pool(3) -> sum(channels, keepdim=True)",
         ),
         (
             Chain(avg_pool("k"), conv_transpose(1), clamp(0, "c"), softmax("space"), scale(2)),

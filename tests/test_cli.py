@@ -14,7 +14,7 @@ from transfuse import __version__
 from transfuse.backends import Verdict
 from transfuse.backends.eager import Eager
 from transfuse.backends.triton import Triton, lower, tuned
-from transfuse.backends.triton.config import Config
+from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.cli import main
 from transfuse.operators import OPERATORS
 
@@ -44,7 +44,7 @@ def test_list_names_every_operator_and_its_chain(cli):
     rows = {row["slug"]: row for row in json.loads(printed)}
     assert status == 0
     assert set(rows) == set(OPERATORS)
-    assert rows[MAX]["chain"].endswith("max_pool(2) -> max_pool(3) -> sum(channels)")
+    assert rows[MAX]["chain"].endswith("max_pool(2) -> max_pool(3) -> sum(channels, keepdim=True)")
     assert cli("list")[0] == 0
 
 
@@ -125,14 +125,19 @@ def test_check_json_has_one_row_per_case_with_its_command(cli):
 class Wrong(Eager):
     """Right but for one element."""
 
-    def run(self, chain, problem, x, weight, operands, out=None):
-        y = super().run(chain, problem, x, weight, operands, out)
-        y.view(-1)[-1] += 1e-3
-        return y
+    def prepare(self, chain, problem):
+        right = super().prepare(chain, problem)
+
+        def run(x, weight, operands, out=None):
+            y = right(x, weight, operands, out)
+            y.view(-1)[-1] += 1e-3
+            return y
+
+        return run
 
 
 class Crashing(Eager):
-    def run(self, *args):
+    def prepare(self, chain, problem):
         raise RuntimeError("out of ideas")
 
 
@@ -194,7 +199,7 @@ def tuned_file(tmp_path, monkeypatch):
     """A user's file with one entry, for the interpreter."""
     path = tmp_path / "tuned.json"
     monkeypatch.setenv("TRANSFUSE_TUNED", str(path))
-    config = tuned.encoded(Config("rows", (1, 1, 1, 64), 16, 16, 4, 3))
+    config = tuned.encoded(Tiling("rows", (1, 1, 1, 64), 16, 16, 4, 3))
     key = tuned.Key("interpreter", "portable", "conv > store", "n2 ci3 co4 i8 k3 s2 p0", "fp32")
     tuned.put([tuned.Entry(key, config, 0.5, "n2 ci3 co4 i7 k3 s2 p0 fp32 cpu")])
     return path
@@ -268,11 +273,11 @@ def test_explain_says_which_tiles_and_why(cli, monkeypatch, tuned_file):
     (row,) = json.loads(cli(*words)[1])["tiles"]
     assert row["pass"] == "conv > store"
     assert row["tiles"].endswith("(heuristic)")
-    config = Config("rows", (1, 1, 1, 64), 64, 32, 4, 3)
+    config = Tiling("rows", (1, 1, 1, 64), 64, 32, 4, 3)
     case = OPERATORS[slug].case("benchmark cuda:sm80")
     plan = Triton().plan(OPERATORS[slug].bound(case), case.problem)
-    program = lower.program(plan.chain, plan)
-    key = tuned.key(program, case.problem, program.passes[0], "")
+    lowered = lower.lowered(plan.chain, plan)
+    key = tuned.key(lowered, case.problem, lowered.segments[0], "")
     tuned.put([tuned.Entry(key, tuned.encoded(config), 1.0, "")])
     (row,) = json.loads(cli(*words)[1])["tiles"]
     tiles = "rows 1x1x1x64 channels 64 depth 32 warps 4 stages 3 split 1"

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import transfuse
 from transfuse import Chain, dispatch, explain, explanation, front, log
 from transfuse.backends import BACKENDS
+from transfuse.backends.base import prepared
 from transfuse.operators import OPERATORS
 from transfuse.stages import (
     add,
@@ -58,15 +59,19 @@ def test_says_what_the_call_does(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     call, args, options = CALLS[name]
     found = explain(call, *args, **options)
     ran: list[Any] = []
+    monkeypatch.setattr(front, "_checked", {})
+    prepared.cache_clear()
     for backend in BACKENDS:
-        kind, run = type(backend), type(backend).run
+        kind, prepare = type(backend), type(backend).prepare
         monkeypatch.setattr(
             kind,
-            "run",
-            lambda self, *given, run=run: ran.append((self, *given)) or run(self, *given),
+            "prepare",
+            lambda self, *given, prepare=prepare: (
+                ran.append((self, *given)) or prepare(self, *given)
+            ),
         )
     call(*args, **options)
-    backend, chain, problem, *_ = ran[0]
+    backend, chain, problem = ran[0]
     assert (found.chosen, found.chain, found.problem) == (backend.name, chain, problem)
     assert found.plan == backend.plan(chain, problem)
     assert list(found.verdicts) == [each.name for each in BACKENDS]
@@ -83,7 +88,7 @@ def test_computes_nothing_and_changes_nothing(
     monkeypatch.setattr(log, "_said", {})
     monkeypatch.setattr(front, "_checked", {})
     for backend in BACKENDS:
-        monkeypatch.setattr(type(backend), "run", lambda *_: pytest.fail("it ran"))
+        monkeypatch.setattr(type(backend), "prepare", lambda *_: pytest.fail("it ran"))
     call, args, options = CALLS[name]
     OUT.fill_(-77.0)
     for _ in range(2):

@@ -33,7 +33,7 @@ def lines(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
     return lambda: [(r.levelno, r.getMessage()) for r in caplog.records if r.name == "transfuse"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fake:
     """A backend whose every result is zero, or which refuses or yields."""
 
@@ -45,8 +45,8 @@ class Fake:
     def verdict(self, *_: Any) -> Verdict:
         return Verdict(self.reason, self.yields)
 
-    def run(self, chain: Any, problem: Any, *tensors: Any) -> Tensor:
-        return torch.zeros(chain.shapes(problem)[-1].dims)
+    def prepare(self, chain: Any, problem: Any) -> Any:
+        return lambda *tensors: torch.zeros(chain.shapes(problem)[-1].dims)
 
 
 def test_a_backend_without_gradients_is_a_warning_once(lines: Lines) -> None:

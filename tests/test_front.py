@@ -272,15 +272,18 @@ def test_zeros_have_signs() -> None:
 
 
 def test_a_key_of_numbers() -> None:
-    """The same for the same numbers alone, however they are listed; none for what is no number."""
+    """The same for the same values alone, however they are listed; none for what is no number."""
     different = [(1,), (1.0,), (0.0,), (-0.0,), (0,), ((1, 1),), ((1,),), (1, 1), (1, 1.0), ((),)]
+    different += [("1",), ("same",), (((1, 1),),), (((1,), (1,)),), (((1, 1), (1, 1)),)]
     keys = [front.exactly(*each) for each in different]
     assert all(keys)
     assert len(set(keys)) == len(different)
     assert keys == [front.exactly(*each) for each in different]
     assert front.exactly([1, 1], 2.0) == front.exactly((1, 1), 2.0)
+    assert front.exactly([[1, 2]], 2.0) == front.exactly(((1, 2),), 2.0)
+    assert front.exactly(torch.Size((1, 1))) == front.exactly((1, 1))
     assert front.exactly(float("nan")) == front.exactly(float("nan"))
-    for other in (True, None, "1", 1j, (1, True), (1, 2.0), ((1,),), torch.tensor(1)):
+    for other in (True, None, 1j, (1, True), (1, 2.0), ((1, 2.0),), (1, (1,)), torch.tensor(1)):
         assert not front.exactly(1, other)
 
 

@@ -47,7 +47,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None)
 
 
 def chain(x: Tensor, weight: Tensor, bias: Tensor, term: Tensor, factor: Tensor) -> Tensor:
-    then = [add(term), clamp(-20, 30), max_pool(2), scale(factor), sum("channels")]
+    then = [add(term), clamp(-20, 30), max_pool(2), scale(factor), sum("channels", keepdim=True)]
     return transfuse.conv_transpose(x, weight, bias, stride=2, padding=1, then=then)
 
 

@@ -64,7 +64,7 @@ CHAINS: dict[str, Call] = {
     "clamp": then(lambda b: [s.clamp(-1, 1)]),
     "sigmoid": then(lambda b: [s.sigmoid()]),
     "tanh": then(lambda b: [s.tanh()]),
-    "sum": then(lambda b: [s.sum("channels")]),
+    "sum": then(lambda b: [s.sum("channels", keepdim=True)]),
     "softmax over channels": then(lambda b: [s.softmax("channels")]),
     "softmax over space": then(lambda b: [s.softmax("space")]),
     "batch_norm": then(lambda b: [s.batch_norm(weight=b, bias=b, training=True)]),

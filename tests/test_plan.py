@@ -68,7 +68,7 @@ def test_benchmark_passes(slug: str) -> None:
 @pytest.mark.parametrize("slug", [slug for slug, row in BENCHMARKS.items() if row[2] == 1])
 def test_one_pass_costs_the_least(slug: str) -> None:
     got = benchmark(slug)
-    operands = 4 * sum(dict(got.chain.channels(got.problem)).values())
+    operands = 4 * sum(map(prod, dict(got.chain.dims(got.problem)).values()))
     assert got.flops == got.work
     assert got.bytes + operands == got.least
     assert got.scratch == 0
@@ -237,7 +237,7 @@ def test_least_is_every_tensor_once() -> None:
         group_norm(3, "v"),
     )
     x, weight, y = 2 * 4 * 9 * 9, 4 * 3 * 3 * 3, 2 * 6 * 8 * 8
-    operands = [name for name, _ in got.chain.channels(got.problem)]
+    operands = [name for name, _ in got.chain.dims(got.problem)]
     assert operands.count("w") == 2, "read by the pool and by the norm, yet one tensor"
     assert got.least == 2 * (x + weight + 3 * 6 + y)  # "a" is taken out by the batch norm
 
@@ -257,7 +257,9 @@ def test_what_lies_between_passes_has_the_type_of_the_arithmetic(
 
 def test_staged_is_a_pass_for_every_stage() -> None:
     problem = Problem.parse("n2 ci4 co8 i9x9 k3 s2 p1 fp16")
-    chain = Chain(avg_pool(2), conv_transpose(2, "b"), max_pool(2), channel_sum("channels"))
+    chain = Chain(
+        avg_pool(2), conv_transpose(2, "b"), max_pool(2), channel_sum("channels", keepdim=True)
+    )
     pooled, conv, small, channel = 2 * 4 * 4 * 4, 2 * 8 * 7 * 7, 2 * 8 * 3 * 3, 2 * 3 * 3
     weight, flops = 2 * 4 * 8 * 9, problem.at((4, 4)).flops()
     got = staged(chain, problem, temporary=4)
@@ -265,7 +267,7 @@ def test_staged_is_a_pass_for_every_stage() -> None:
         Pass("avg_pool(2)", 0, 2 * 2 * 4 * 81, 4 * pooled),
         Pass("conv_transpose2d(+ b)", flops, 4 * pooled + weight, 4 * conv),
         Pass("max_pool(2)", 0, 4 * conv, 4 * small),
-        Pass("sum(channels)", 0, 4 * small, 2 * channel),
+        Pass("sum(channels, keepdim=True)", 0, 4 * small, 2 * channel),
     )
     assert got.scratch == 4 * (conv + small)
     assert got.chain == chain, "a framework rewrites nothing"

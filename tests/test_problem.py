@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transfuse.problem import DTYPES, LAYOUTS, PRECISIONS, Problem, Shape, arithmetics
+from transfuse.problem import (
+    DTYPES,
+    LAYOUTS,
+    PRECISIONS,
+    Problem,
+    Shape,
+    arithmetics,
+    expect_in_torch,
+)
 
 LEGAL = Problem.parse("n2 ci4 co6 i5x7 k3x2 s2 p1 d1x2 op1x0 g2")
 
@@ -22,8 +30,6 @@ def problems(draw: st.DrawFn) -> Problem:
     def per_axis(least: int) -> st.SearchStrategy[tuple[int, ...]]:
         return st.tuples(*[st.integers(least, 9) | st.integers(least, 10**6)] * rank)
 
-    stride, dilation = draw(per_axis(1)), draw(per_axis(1))
-    bounds = [max(s, d) - 1 for s, d in zip(stride, dilation, strict=True)]
     dtype = draw(st.sampled_from(DTYPES))
     device = draw(st.sampled_from(["cpu", "cuda:sm90", "cuda:sm120", "meta", "mps", "xpu"]))
     tf32 = dtype == "fp32" and device.startswith("cuda")
@@ -33,10 +39,10 @@ def problems(draw: st.DrawFn) -> Problem:
         out_channels=groups * draw(st.integers(1, 1000)),
         spatial=draw(per_axis(1)),
         kernel=draw(per_axis(1)),
-        stride=stride,
-        padding=draw(per_axis(0)),
-        dilation=dilation,
-        output_padding=tuple(draw(st.integers(0, bound)) for bound in bounds),
+        stride=draw(per_axis(1)),
+        padding=draw(per_axis(-9)),
+        dilation=draw(per_axis(1)),
+        output_padding=draw(per_axis(-9)),
         groups=groups,
         dtype=dtype,
         layout=draw(st.sampled_from(LAYOUTS)),
@@ -61,6 +67,7 @@ def test_prints_and_parses_back(problem: Problem) -> None:
         "n8 ci64 co64 i512x512 k3x7 s1 p0 fp32 tf32 channels_last cuda:sm90",
         "n0 ci1 co1 i1 k1 s1 p0 fp64 cpu",
         "n3 ci15 co20 i7x11 k2x4 s3x1 p0x1 d1x3 op2x0 g5 bf16 channels_last meta",
+        "n1 ci1 co1 i7x11 k2x4 s1 p-1x2 op-3x20 fp32 cpu",
     ],
 )
 def test_a_printed_line_reads_like_this(line: str) -> None:
@@ -95,7 +102,8 @@ MALFORMED = {
     "n1 ci2 co3 i4": "lacks k",
     "n1 ci2 co3 i4 k3 z2": "unknown word 'z2'",
     "n1 ci2 co3 i4 k3y3": "unknown word 'k3y3'",
-    "n1 ci2 co3 i4 k3 p-1": "unknown word 'p-1'",
+    "n1 ci2 co3 i4 k3 s-1": "unknown word 's-1'",
+    "n1 ci2 co3 i4 k3 p--1": "unknown word 'p--1'",
     "n1 ci2 co3 i4 k3 s1.5": "unknown word 's1.5'",
     "n1 ci2 co3 i4 k3 fp8": "unknown word 'fp8'",
     "n1 ci2 co3 i4 k3 cuda:": "unknown word 'cuda:'",
@@ -129,11 +137,11 @@ ILLEGAL = [
     ("spatial", (5, 0), "spatial size must be at least 1, but got spatial size=[5, 0]"),
     ("kernel", (0, 2), "kernel must be at least 1, but got kernel=[0, 2]"),
     ("stride", (2, 0), "stride must be at least 1, but got stride=[2, 0]"),
-    ("padding", (-1, 0), "padding must be at least 0, but got padding=[-1, 0]"),
+    ("padding", (-(2**31), 0), "padding must be at least -2147483647, but got padding=[-2147483"),
+    ("padding", (0, 2**31), "padding must be at most 2147483647, but got padding=[0, 2147483648]"),
     ("dilation", (1, -2), "dilation must be at least 1, but got dilation=[1, -2]"),
-    ("output_padding", (0, -1), "must be at least 0, but got output_padding=[0, -1]"),
-    ("output_padding", (2, 0), "height has output_padding=2, stride=2, dilation=1; legal: 0 to 1"),
-    ("output_padding", (1, 2), "width has output_padding=2, stride=2, dilation=2; legal: 0 to 1"),
+    ("output_padding", (0, -(2**34)), "output_padding must be at least -8589934592, but got"),
+    ("output_padding", (2**34, 0), "output_padding must be at most 8589934592, but got"),
     ("groups", 0, "groups must be at least 1, but got groups=0"),
     ("groups", -2, "groups must be at least 1, but got groups=-2"),
     ("groups", 3, "groups=3 does not divide in_channels=4"),
@@ -169,11 +177,32 @@ def test_unknown_name(field: str) -> None:
         ("n1 ci1 co1 i3 k2", 0),
     ],
 )
-def test_output_padding_stays_below_stride_or_dilation(line: str, most: int) -> None:
+def test_output_padding_of_torch_stays_below_stride_or_dilation(line: str, most: int) -> None:
     for op in range(most + 1):
-        assert Problem.parse(f"{line} op{op}").output_padding == (op,)
+        problem = Problem.parse(f"{line} op{op}")
+        assert problem.in_torch
+        expect_in_torch(problem)
+    beyond = Problem.parse(f"{line} op{most + 1}")
+    assert not beyond.in_torch
     with pytest.raises(RuntimeError, match=f"legal: 0 to {most}"):
-        Problem.parse(f"{line} op{most + 1}")
+        expect_in_torch(beyond)
+
+
+# Field, value, what torch's rule says of it.
+NOT_IN_TORCH = [
+    ("padding", (-1, 0), "padding must be at least 0, but got padding=[-1, 0]"),
+    ("output_padding", (0, -1), "must be at least 0, but got output_padding=[0, -1]"),
+    ("output_padding", (2, 0), "height has output_padding=2, stride=2, dilation=1; legal: 0 to 1"),
+    ("output_padding", (1, 2), "width has output_padding=2, stride=2, dilation=2; legal: 0 to 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value", "message"), NOT_IN_TORCH)
+def test_a_problem_that_torch_does_not_take(field: str, value: object, message: str) -> None:
+    problem = replace(LEGAL, **{field: value})
+    assert not problem.in_torch
+    with pytest.raises(RuntimeError, match=re.escape(message)):
+        expect_in_torch(problem)
 
 
 def test_shapes() -> None:

@@ -196,7 +196,7 @@ def test_plain_torch_would_fail_the_test_above() -> None:
 
 def test_evaluate_keeps_the_type_and_reference_widens() -> None:
     problem = Problem.parse("n2 ci3 co4 i5x4 k3 s2 p1")
-    chain = Chain(conv_transpose(2, "b"), sigmoid(), sum("channels"))
+    chain = Chain(conv_transpose(2, "b"), sigmoid(), sum("channels", keepdim=True))
     x, w, b = (tensor.float() / 7 for tensor in integers(problem))
     expected = scatter(problem, x.double(), w.double(), b.double()).sigmoid().sum(1, keepdim=True)
     assert evaluate(chain, problem, x, w, {"b": b}).dtype == torch.float32

@@ -40,7 +40,8 @@ from transfuse.stages import (
     sqrt,
     tanh,
 )
-from transfuse.stages.whole import BatchApply, BatchStatistics, SpaceSoftmax
+from transfuse.stages.norm import BatchApply, BatchStatistics
+from transfuse.stages.reduce import Softmax
 from transfuse.stages.window import AvgPool, ExtremumPool
 
 Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
@@ -63,12 +64,12 @@ def swapped(first: Stage, second: Stage) -> tuple[Chain, Chain]:
 
 
 def summed(*window: int | tuple[int, int]) -> AvgPool:
-    return AvgPool(*window, divide=False)
+    return AvgPool(*window, divisor_override=1)
 
 
 softplus_like = pointwise(lambda x: maths.log1p(maths.exp(x)))
 HALVES = (BatchStatistics("statistics1"), BatchApply("statistics1", "w", "b"))
-BOUNDED = SpaceSoftmax(bounded=True)
+BOUNDED = Softmax("space", bounded=True)
 
 # Rewrite -> chains it is meant for, each with what it makes of them.
 APPLIES = {
@@ -133,7 +134,6 @@ APPLIES = {
         (chain(avg_pool(2), conv("a")), chain(summed(2), conv("a", 1 / 4))),
         (chain(avg_pool((1, 2), 1), conv()), chain(summed((1, 2), 1), conv(None, 1 / 2))),
         (chain(avg_pool(4, 2, 1), conv()), chain(summed(4, 2, 1), conv(None, 1 / 16))),
-        (chain(tanh(), avg_pool(1), conv()), chain(tanh(), summed(1), conv())),
     ],
 }
 
@@ -208,6 +208,7 @@ REFUSES = {
         "a size is not known yet": chain(avg_pool("k"), conv()),
         "a stage lies between": chain(avg_pool(2), tanh(), conv()),
         "already folded": chain(summed(2), conv()),
+        "divided by one": chain(tanh(), avg_pool(1), conv()),
         "a maximum": chain(max_pool(2), conv()),
         "after the convolution": chain(conv(), avg_pool(2)),
     },
@@ -240,7 +241,7 @@ def tensors(chain: Chain, problem: Problem, kind: str, seed: int = 0) -> Tensors
     if kind == "special":
         for sample, value in enumerate((nan, inf, -inf)):
             x[sample, 0].view(-1)[3 * sample] = value
-    return x, weight, {name: filled(count) for name, count in chain.channels(problem)}
+    return x, weight, {name: filled(*dims) for name, dims in chain.dims(problem)}
 
 
 def difference(got: Tensor, expected: Tensor) -> float:

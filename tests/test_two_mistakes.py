@@ -19,7 +19,7 @@ WRONG: dict[str, list[Any]] = {
     "weight": [None, 2.0, W.numpy(), W[0], W[None], W[:3], W[:, :0], W[:, :, :0], W.double()],
     "bias": ["b", B.numpy(), B[:5], B[:, None], B[0], B.double()],
     "stride": [0, -1, 2.0, "2", True, None, (), (1, 2, 3, 4), (1.5, 2, 2)],
-    "padding": [-1, "same", 1.0, None, (1, 1, 1, 1), 40],
+    "padding": [-1, "valid", 1.0, None, (1, 1, 1, 1), 40],
     "output_padding": [-1, 7, 0.0, [0] * 4],
     "dilation": [0, -2, 1.0, (1, 1, 1, 1)],
     "groups": [0, -2, 3, 2.0, True, None, (2, 2)],

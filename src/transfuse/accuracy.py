@@ -20,7 +20,6 @@ from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
 from transfuse.reference import evaluate, reference
-from transfuse.stages.whole import Whole
 
 SAFETY = 4.0
 """Slack over the probabilistic bound: it holds for each element, and the worst one is compared."""
@@ -100,7 +99,7 @@ def terms(problem: Problem) -> int:
 def longest_sum(chain: Chain, problem: Problem) -> int:
     """The most terms that any sum in the chain has, statistics included."""
     shapes = zip(chain.stages, chain.shapes(problem), strict=False)
-    scopes = (stage.scope(shape) for stage, shape in shapes if isinstance(stage, Whole))
+    scopes = (stage.scope(shape) for stage, shape in shapes)
     return max(terms(chain.core(problem)), *scopes, 1)
 
 

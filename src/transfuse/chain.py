@@ -4,9 +4,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+from torch import Tensor
+
 from transfuse import stages
+from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem, Shape
-from transfuse.stages import ConvTranspose, Env, Number, Stage
+from transfuse.stages import ConvTranspose, Env, Kind, Number, Stage
 
 
 @dataclass(frozen=True, init=False)
@@ -26,6 +29,7 @@ class Chain:
                 f"a chain holds exactly one transposed convolution, not {len(convolutions)}: "
                 + _arrows(stages)
             )
+        _expect_form_last(stages, convolutions[0].rank)
         object.__setattr__(self, "stages", tuple(stages))
         object.__setattr__(self, "conv", convolutions[0])
 
@@ -107,9 +111,23 @@ class Chain:
         """The shape before the first stage and after each one; raises where a stage cannot."""
         return _shapes(self, problem) if problem.known else _shapes_of(self, problem)
 
+    def result(self, problem: Problem) -> tuple[int, ...]:
+        """The sizes of the tensor that comes out; stages at the end may leave out or join axes."""
+        dims = self.shapes(problem)[-1].dims
+        for stage in self.stages:
+            dims = stage.form(dims)
+        return dims
+
     def core(self, problem: Problem) -> Problem:
         """The convolution's own problem: the sizes that the prologue leaves."""
         return problem.at(self.shapes(problem)[self.at].spatial)
+
+    def met(self, problem: Problem) -> tuple[int, ...]:
+        """The sizes that the convolution itself meets, whatever becomes of them there."""
+        shape = problem.input
+        for stage in self.prologue:
+            shape = stage.shape(shape)
+        return shape.spatial
 
     def needed(self, problem: Problem) -> tuple[int, ...]:
         """How many of the convolution's outputs along each axis reach the result at all."""
@@ -121,12 +139,24 @@ class Chain:
             extents = stage.need(extents, before.spatial)
         return extents
 
-    def channels(self, problem: Problem) -> Iterator[tuple[str, int]]:
-        """Every per-channel operand by name, with the channels it must have."""
+    def fitted(self, shapes: Mapping[str, tuple[int, ...]]) -> "Chain":
+        """The chain, told the shapes of its tensors."""
+        stages = tuple(stage.fitted(shapes, self.conv.rank) for stage in self.stages)
+        same = all(new is old for new, old in zip(stages, self.stages, strict=True))
+        return self if same else Chain(*stages)
+
+    def typed(self, problem: Problem) -> "Chain":
+        """The chain, told the type its values are computed in."""
+        compute = ELEMENTS[problem.dtype].compute
+        stages = tuple(stage.typed(compute) for stage in self.stages)
+        same = all(new is old for new, old in zip(stages, self.stages, strict=True))
+        return self if same else Chain(*stages)
+
+    def dims(self, problem: Problem) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every operand by name, with the shape it must have; ``(C,)``: one value per channel."""
         for stage, before in zip(self.stages, self.shapes(problem)[:-1], strict=True):
-            count = problem.out_channels if isinstance(stage, ConvTranspose) else before.c
-            for name in stage.operands:
-                yield name, count
+            convolves = isinstance(stage, ConvTranspose)
+            yield from stage.dims(before._replace(c=problem.out_channels) if convolves else before)
 
     def __str__(self) -> str:
         return _arrows(self.stages)
@@ -144,10 +174,37 @@ def _shapes_of(chain: Chain, problem: Problem) -> tuple[Shape, ...]:
             shapes.append(problem.at(shapes[-1].spatial).output())
         else:
             shapes.append(stage.shape(shapes[-1]))
+    formed = next((i for i, stage in enumerate(chain.stages) if stage.reshapes), len(chain.stages))
+    for stage in chain.stages[formed + 1 :]:
+        if stage.operands:
+            raise RuntimeError(_behind_form(stage, chain.stages[formed], chain.conv.rank))
     return tuple(shapes)
 
 
 _shapes = lru_cache(maxsize=4096)(_shapes_of)
+
+
+def _expect_form_last(stages: Sequence[Stage], rank: int) -> None:
+    """Refuse a stage that sees axes behind one after which the result has others.
+
+    Names are let pass: they may stand for numbers.
+    """
+    former = None
+    for stage in stages:
+        if former is not None and (
+            stage.sees(rank) not in (Kind.POINTWISE, Kind.FORM)
+            or any(isinstance(each, Tensor) for _, each in stage.parameters())
+        ):
+            raise ValueError(_behind_form(stage, former, rank))
+        former = former or (stage if stage.reshapes else None)
+
+
+def _behind_form(stage: Stage, former: Stage, rank: int) -> str:
+    keep = " (keepdim=True keeps them)" if former.sees(rank) is not Kind.FORM else ""
+    return (
+        f"{stage} stands behind {former}, after which the axes are others{keep}: only stages of "
+        "single elements with numbers, flatten and squeeze can follow"
+    )
 
 
 def _arrows(stages: Sequence[Stage]) -> str:

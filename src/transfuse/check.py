@@ -51,7 +51,7 @@ def check(operator: Operator, case: Case, backend: Backend, seed: int) -> Result
     verdict = backend.verdict(chain, case.problem)
     if not verdict.ok:
         return replace(result, refusal=verdict.reason)
-    shape = chain.shapes(case.problem)[-1].dims
+    shape = chain.result(case.problem)
     worst = 0.0
     for fill in (real, integers, special):
         x, weight, operands = fill(chain, case.problem, seed)

@@ -14,12 +14,13 @@ from transfuse import dispatch, front, functions
 from transfuse.arrays import adopt
 from transfuse.backends import Verdict
 from transfuse.backends.triton import Triton
+from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.operators import Operator, Solution
 from transfuse.plan import Plan, fused
 from transfuse.problem import Problem, on_cuda
-from transfuse.rewrite import Step, rewrite
+from transfuse.rewrite import Rewritten, rewrite
 from transfuse.stages import Stage
 
 if TYPE_CHECKING:
@@ -46,17 +47,18 @@ class Explanation:
         verdicts: what each backend answers, by name, in the order of asking
         chosen: the name of the backend that would run the call
         plan: the passes that it would run, with the flops and bytes of each
-        tiles: on a GPU, each pass that convolves, with its tiles and where these come from
+        tiles: on a GPU, each pass that convolves, with its engine, its tiles and where these come
+            from, and why engines asked before do not serve
     """
 
     problem: Problem
     chain: Chain
-    rewrites: tuple[Step, ...]
+    rewrites: tuple[Rewritten, ...]
     fused: Plan
     verdicts: Mapping[str, Verdict]
     chosen: str
     plan: Plan
-    tiles: tuple[tuple[str, str], ...] = ()
+    tiles: tuple[Explained, ...] = ()
 
     @property
     def passed_over(self) -> dict[str, str]:
@@ -77,7 +79,10 @@ class Explanation:
             "backends": {name: str(verdict) for name, verdict in self.verdicts.items()},
             "chosen": self.chosen,
             "plan": _numbers(self.plan),
-            "tiles": [{"pass": each, "tiles": text} for each, text in self.tiles],
+            "tiles": [
+                {"pass": each.steps, "tiles": each.engine, "passed over": dict(each.passed_over)}
+                for each in self.tiles
+            ],
         }
 
     def json(self) -> str:
@@ -111,8 +116,11 @@ class Explanation:
         rows += [passes("as few passes as the mathematics allows", self.fused)]
         rows += [f"{self.fused.bounds}\n"]
         rows += [facts(self.verdicts), passes(f"what {self.chosen} will run", self.plan)]
-        for each, text in self.tiles:
-            rows += [Text(each, style="bold"), Padding(text, (0, 0, 0, 2))]
+        rows += [Text(self.plan.note)] if self.plan.note else []
+        for each in self.tiles:
+            rows += [Text(each.steps, style="bold"), Padding(each.engine, (0, 0, 0, 2))]
+            for engine, reason in each.passed_over.items():
+                rows += [Padding(Text(f"not {engine}: {reason}", style="dim"), (0, 0, 0, 2))]
         return Group(*rows)
 
 
@@ -240,5 +248,6 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "scratch_bytes": plan.scratch,
         "flops": plan.flops,
         "bytes": plan.bytes,
+        "note": plan.note,
         "passes": [vars(step) for step in plan.passes],
     }

@@ -11,10 +11,10 @@ from transfuse.accuracy import terms
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
-from transfuse.stages.whole import BatchNorm, RunningNorm
+from transfuse.stages.norm import Norm
 
 Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
-"""Input, kernel, and the per-channel operands by name."""
+"""Input, kernel, and the operands by name."""
 
 
 def real(chain: Chain, problem: Problem, seed: int) -> Tensors:
@@ -50,8 +50,8 @@ def _filled(chain: Chain, problem: Problem, seed: int, fill: Callable[..., Tenso
         empty = torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device=device)
         return fill(empty, generator=generator)
 
-    operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+    operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
     for stage in chain.stages:
-        if isinstance(stage, BatchNorm | RunningNorm) and isinstance(stage.running_var, str):
+        if isinstance(stage, Norm) and isinstance(stage.running_var, str):
             operands[stage.running_var].abs_()
     return tensor(*problem.input.dims), tensor(*problem.weight), operands

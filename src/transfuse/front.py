@@ -15,14 +15,17 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
 from transfuse import dispatch, plain, settings
+from transfuse import padding as paddings
 from transfuse.backends import Backend
+from transfuse.backends.base import Executable, prepared
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.errors import Declined
 from transfuse.geometry import integer, per_axis
-from transfuse.problem import AXES, Problem
+from transfuse.padding import Padding
+from transfuse.problem import AXES, Problem, expect_in_torch
 from transfuse.stages import Number
-from transfuse.stages.whole import BatchNorm, RunningNorm
+from transfuse.stages.norm import Norm
 from transfuse.tensors import (
     Precision,
     any_autocast,
@@ -54,18 +57,20 @@ def call(
     *,
     scalars: Mapping[str, Number] | None = None,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     output_padding: Size = 0,
     dilation: Size = 1,
     groups: int = 1,
+    output_size: Sequence[int] | None = None,
     out: Tensor | None = None,
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
     """A torch-style call: sizes come from the tensors, and x may lack the batch axis.
 
-    ``scalars`` are the numbers of a chain that names some. Under autocast tensors are cast as
-    torch's convolutions cast them, unless there is an ``out``: torch casts no such call either.
+    ``output_size`` is the convolution's, ``scalars`` are the numbers of a chain that names some.
+    Under autocast tensors are cast as torch's convolutions cast them, unless there is an ``out``:
+    torch casts no such call either.
     """
     plain.not_at_exit()
     if any_autocast() and autocasts(x):
@@ -76,29 +81,37 @@ def call(
         with torch.autocast(x.device.type, enabled=False):
             return call(
                 chain, x, weight, operands, scalars=scalars, stride=stride, padding=padding,
-                output_padding=output_padding, dilation=dilation, groups=groups, out=out,
-                backend=backend, precision=precision,
+                output_padding=output_padding, dilation=dilation, groups=groups,
+                output_size=output_size, out=out, backend=backend, precision=precision,
             )  # fmt: skip
     unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
     whole, into = x, out
     if unbatched:
         whole, into = x.unsqueeze(0), out.unsqueeze(0) if isinstance(out, Tensor) else out
+    numbers: tuple[object, ...] = (stride, padding, output_padding, dilation, groups)
+    if output_size is not None:
+        numbers += (output_size,)
     if scalars:
-        exact = exactly(stride, padding, output_padding, dilation, groups, *scalars.values())
+        exact = exactly(*numbers, *scalars.values())
         what = exact and (chain, exact, tuple(scalars), unbatched, precision)
     else:
-        exact = exactly(stride, padding, output_padding, dilation, groups)
+        exact = exactly(*numbers)
         what = exact and (chain, exact, unbatched, precision)
 
     def prepare(exotic: bool) -> tuple[Chain, Problem]:
         bound = chain.bind(scalars) if scalars else chain
-        options = {
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-            "output_padding": output_padding,
-        }
-        return bound, _sized(bound, x, weight, operands, out, options, groups, precision, exotic)
+        options = {"stride": stride, "dilation": dilation, "output_padding": output_padding}
+        problem = _sized(
+            bound, x, weight, operands, out, options, padding, output_size, groups, precision,
+            exotic,
+        )  # fmt: skip
+        fitted = bound.fitted({k: tuple(v.shape) for k, v in operands.items()})
+        if unbatched and out is not None and out.dim() != len(fitted.result(problem)) - 1:
+            raise RuntimeError(
+                f"expected output of {len(fitted.result(problem)) - 1} axes, unbatched like the "
+                f"input, but got {list(out.shape)}"
+            )
+        return fitted, problem
 
     y = _compute(what, prepare, whole, weight, operands, into, backend)
     if not unbatched:
@@ -113,6 +126,8 @@ def _sized(
     operands: Mapping[str, Tensor],
     out: Tensor | None,
     options: Mapping[str, Size],
+    padding: Padding,
+    output_size: Sequence[int] | None,
     groups: int,
     precision: str,
     exotic: bool,
@@ -129,6 +144,7 @@ def _sized(
     for name, size in options.items():
         for each in size if isinstance(size, list | tuple) else (size,):
             integer(name, each)
+    padded, wanted = paddings.read(padding), paddings.sizes(output_size)
     groups = integer("groups", groups)
     for name, tensor in named.items():
         dense(name, tensor)
@@ -162,19 +178,19 @@ def _sized(
         spatial=tuple(x.shape[2:]),
         kernel=tuple(weight.shape[2:]),
         stride=per_axis("stride", options["stride"], rank),
-        padding=per_axis("padding", options["padding"], rank),
+        padding=paddings.integers(padded, rank),
         dilation=per_axis("dilation", options["dilation"], rank),
         output_padding=per_axis("output_padding", options["output_padding"], rank),
         groups=groups,
         **describe(x, precision, exotic),
     )
-    if not batched and any(isinstance(s, BatchNorm | RunningNorm) for s in chain.stages):
+    expect_in_torch(problem)
+    if wanted is None:
+        problem = paddings.padded(problem, padded)
+    else:
+        problem = paddings.sized(problem, padded, wanted, chain.met(problem), batched)
+    if not batched and any(isinstance(s, Norm) and s.over == "batch" for s in chain.stages):
         raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
-    if not batched and out is not None and out.dim() != rank + 1:
-        raise RuntimeError(
-            f"expected output of {rank + 1} axes, unbatched like the input, "
-            f"but got {list(out.shape)}"
-        )
     return problem
 
 
@@ -209,7 +225,7 @@ def run(
 
 @dataclass(frozen=True)
 class Checked:
-    """A call that passed every check.
+    """A call that passed every check, and what runs it.
 
     ``spans``: the bytes from each tensor's first to its end; ``updates``: operands it writes to.
     """
@@ -217,6 +233,7 @@ class Checked:
     chain: Chain
     problem: Problem
     backend: Backend
+    run: Executable
     spans: tuple[int, ...]
     updates: tuple[str, ...]
 
@@ -273,7 +290,7 @@ def _compute(
         with plain.unrecorded():
             chain, problem = prepare(True)
             chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
-        return chosen.run(chain, problem, x, weight, operands, out)
+        return chosen.prepare(chain, problem)(x, weight, operands, out)
     seen = _facts(what, tensors, operands, backend)
     try:
         found = _checked.get(seen)
@@ -282,7 +299,8 @@ def _compute(
     if found is None:
         chain, problem = prepare(False)
         chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
-        found = Checked(chain, problem, chosen, tuple(map(span, tensors)), chain.updates)
+        run = prepared(chosen, chain, problem)
+        found = Checked(chain, problem, chosen, run, tuple(map(span, tensors)), chain.updates)
         if seen:
             if len(_checked) >= MOST:
                 _checked.clear()
@@ -334,17 +352,20 @@ def _run(
 ) -> Tensor:
     """Run a call; on another backend, where the one chosen finds out only now that it cannot."""
     try:
-        return found.backend.run(found.chain, found.problem, x, weight, operands, out)
+        return found.run(x, weight, operands, out)
     except Declined:
         _checked.clear()  # one of them was chosen by a verdict that does not hold any more
         other = dispatch.choose(found.chain, found.problem, backend)
         if other is found.backend:
             raise
-    return _run(replace(found, backend=other), x, weight, operands, out, backend)
+    run = prepared(other, found.chain, found.problem)
+    return _run(replace(found, backend=other, run=run), x, weight, operands, out, backend)
 
 
 def exactly(*numbers: object) -> tuple[Hashable, ...]:
-    """A key for numbers and lists of integers, the same for the same ones alone; empty for others.
+    """A key for numbers, words, lists of integers and lists of such lists; empty for others.
+
+    It is the same for the same values alone.
 
     By themselves 1 and 1.0 and True would be one key, and so would 0.0 and -0.0: a float goes by
     its bits, and what is neither that nor an integer has no key. Nor has what is being traced.
@@ -359,14 +380,22 @@ def exactly(*numbers: object) -> tuple[Hashable, ...]:
             key.append(each)
         elif type(each) is float:
             key.append(_BITS(each))
-        elif type(each) in _LISTS and {*map(type, each)} <= _INTEGER:  # type: ignore[call-overload]
-            key.append(tuple(each))  # type: ignore[arg-type]
+        elif type(each) is str:
+            key.append(each)
+        elif type(each) in _LISTS:
+            part: tuple[object, ...] = tuple(each)  # type: ignore[arg-type]
+            kinds = {*map(type, part)}
+            if not kinds <= _INTEGER:
+                part = exactly(*part) if kinds <= _LISTS else ()
+                if not part:
+                    return ()
+            key.append(part)
         else:
             return ()
     return tuple(key)
 
 
-_INTEGER, _LISTS, _BITS = {int}, {list, tuple}, Struct("d").pack
+_INTEGER, _LISTS, _BITS = {int}, {list, tuple, torch.Size}, Struct("d").pack
 
 
 def _check(
@@ -383,13 +412,16 @@ def _check(
     """The backend for tensors that fit the problem; ``torch_only``: why none that fuses may be."""
     named = {"input": x, kernel: weight, **operands}
     same_type_and_place(named, chain.mixes)
-    result = chain.shapes(problem)[-1]
+    result = chain.result(problem)
     expect_shape("input", x, problem.input.dims)
     expect_shape(kernel, weight, problem.weight)
-    for name, channels in chain.channels(problem):
+    for name, dims in chain.dims(problem):
         if name not in operands:
             raise TypeError(f"nothing is given under the name {name!r}, used in {chain}")
-        expect_channels(name, operands[name], channels, flat=name == chain.conv.bias)
+        if len(dims) == 1:
+            expect_channels(name, operands[name], dims[0], flat=name == chain.conv.bias)
+        else:
+            expect_shape(name, operands[name], dims)
     used = [name for stage in chain.stages for name in stage.operands]
     for name in chain.updates:
         if used.count(name) > 1:

@@ -8,6 +8,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from transfuse.chain import Chain
 from transfuse.front import Size, call
+from transfuse.padding import Padding
 from transfuse.stages import ConvTranspose, Stage
 from transfuse.tensors import Precision
 
@@ -18,10 +19,11 @@ def conv_transpose(
     bias: Tensor | None = None,
     *,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     output_padding: Size = 0,
     dilation: Size = 1,
     groups: int = 1,
+    output_size: Sequence[int] | None = None,
     before: Sequence[Stage] = (),
     then: Sequence[Stage] = (),
     out: Tensor | None = None,
@@ -30,19 +32,63 @@ def conv_transpose(
 ) -> Tensor:
     """``then(conv_transpose(before(x), weight) + bias)``, as few kernels as a backend can make it.
 
-    The rank is the weight's. ``precision`` says how float32 is multiplied on CUDA: ``ieee``,
-    ``tf32``, or as torch is set to. ``before`` and ``then`` are stages from ``transfuse.stages``::
-
-        conv_transpose(x, w, b, stride=2, then=[sigmoid(), group_norm(8, gw, gb)])
+    Along each axis input ``i`` adds ``x[i] * weight[k]`` to output
+    ``o = i * stride - before + k * dilation``, where ``before`` is the padding at its beginning.
 
     To torch the chain is one operation. Under autocast all its tensors are cast as torch's own
     convolutions cast theirs (float64 stays), and so is the result; a call with ``out`` casts
     nothing, as in torch. Inside a trace, a mode or a transform of torch's, and on tensors that are
     more than memory, it runs as torch operations; a fused backend asked for by name raises there.
+
+    Args:
+        x: input (N, Ci, *spatial) or (Ci, *spatial), of 1 to 3 spatial axes
+        weight: (Ci, Co / groups, *kernel); the number of axes is the weight's
+        bias: (Co,)
+        stride: one for all axes, or one for each; so are the three below. Default: 1
+        padding: outputs that are taken away at both ends of an axis. Default: 0
+
+            - ``((before, after), …)``, a pair for each axis: so many at its beginning and at its
+              end. A negative number adds as many outputs there, which hold the bias alone.
+            - ``"same"``: such that ``input * stride`` outputs are left, as in Keras and TensorFlow.
+              An odd one is taken at the end; where the kernel does not reach from one input to
+              the next, what is missing is added at the end.
+            - ``"same_upper"``, ``"same_lower"``: the same number, as ONNX's ``auto_pad`` has it. An
+              odd one is taken at the end, or at the beginning; what is missing is added at both.
+              (onnxruntime leaves it out.) ``output_padding`` is among what is taken away.
+        output_padding: outputs that are added at the end, fewer than stride or dilation. Default: 0
+        dilation: inputs between two taps of the kernel. Default: 1
+        groups: channels fall apart into so many convolutions. Default: 1
+        output_size: the convolution's output, in place of ``output_padding``: its spatial sizes, or
+            all of them; legal are as many sizes of an axis as its stride is, from the least on
+        before: stages from ``transfuse.stages`` on the input
+        then: stages on the result of the convolution
+        out: where to write the result
+        backend: the one to run on; another raises. Default: the first that serves
+        precision: how float32 is multiplied on CUDA: ``ieee``, ``tf32``, or ``auto``, as torch is
+            set to
+
+    Shape:
+        - output of the convolution: ``(in - 1) * stride - before - after + dilation * (kernel - 1)
+          + output_padding + 1`` for each axis
+
+    Returns:
+        Tensor: the chain's result, or ``out``
+
+    Example::
+
+        >>> x, weight, bias = torch.randn(8, 16, 20, 20), torch.randn(16, 32, 5, 5), torch.randn(32)
+        >>> conv_transpose(x, weight, bias, stride=2, then=[sigmoid(), group_norm(8)]).shape
+        torch.Size([8, 32, 43, 43])
+        >>> conv_transpose(x, weight, bias, stride=2, padding="same").shape
+        torch.Size([8, 32, 40, 40])
+        >>> conv_transpose(x, weight, bias, stride=2, padding=((1, 2), (0, -3))).shape
+        torch.Size([8, 32, 40, 46])
+        >>> conv_transpose(x, weight, bias, stride=2, output_size=(44, 43)).shape
+        torch.Size([8, 32, 44, 43])
     """
     return _convolve(
-        None, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
-        precision, before, then,
+        None, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,
+        backend, precision, before, then,
     )  # fmt: skip
 
 
@@ -51,19 +97,23 @@ def conv_transpose1d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     output_padding: Size = 0,
     groups: int = 1,
     dilation: Size = 1,
     *,
+    output_size: Sequence[int] | None = None,
     out: Tensor | None = None,
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
-    """``torch.nn.functional.conv_transpose1d``: x (N, Ci, W) or (Ci, W)."""
+    """``torch.nn.functional.conv_transpose1d``: x (N, Ci, W) or (Ci, W).
+
+    ``padding`` and ``output_size`` as in :func:`conv_transpose`; all else is torch's.
+    """
     return _convolve(
-        1, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
-        precision,
+        1, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,
+        backend, precision,
     )  # fmt: skip
 
 
@@ -72,19 +122,23 @@ def conv_transpose2d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     output_padding: Size = 0,
     groups: int = 1,
     dilation: Size = 1,
     *,
+    output_size: Sequence[int] | None = None,
     out: Tensor | None = None,
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
-    """``torch.nn.functional.conv_transpose2d``: x (N, Ci, H, W) or (Ci, H, W)."""
+    """``torch.nn.functional.conv_transpose2d``: x (N, Ci, H, W) or (Ci, H, W).
+
+    ``padding`` and ``output_size`` as in :func:`conv_transpose`; all else is torch's.
+    """
     return _convolve(
-        2, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
-        precision,
+        2, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,
+        backend, precision,
     )  # fmt: skip
 
 
@@ -93,19 +147,23 @@ def conv_transpose3d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     output_padding: Size = 0,
     groups: int = 1,
     dilation: Size = 1,
     *,
+    output_size: Sequence[int] | None = None,
     out: Tensor | None = None,
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
-    """``torch.nn.functional.conv_transpose3d``: x (N, Ci, D, H, W) or (Ci, D, H, W)."""
+    """``torch.nn.functional.conv_transpose3d``: x (N, Ci, D, H, W) or (Ci, D, H, W).
+
+    ``padding`` and ``output_size`` as in :func:`conv_transpose`; all else is torch's.
+    """
     return _convolve(
-        3, x, weight, bias, stride, padding, output_padding, groups, dilation, out, backend,
-        precision,
+        3, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,
+        backend, precision,
     )  # fmt: skip
 
 
@@ -127,10 +185,11 @@ def _convolve(
     weight: Tensor,
     bias: Tensor | None,
     stride: Size,
-    padding: Size,
+    padding: Padding,
     output_padding: Size,
     groups: int,
     dilation: Size,
+    output_size: Sequence[int] | None,
     out: Tensor | None,
     backend: str | None,
     precision: Precision,
@@ -140,8 +199,8 @@ def _convolve(
     if has_torch_function((x, weight, bias, out)):
         return _handed_over(
             rank, x, weight, bias, before, then, stride=stride, padding=padding,
-            output_padding=output_padding, groups=groups, dilation=dilation, out=out,
-            backend=backend, precision=precision,
+            output_padding=output_padding, groups=groups, dilation=dilation,
+            output_size=output_size, out=out, backend=backend, precision=precision,
         )  # fmt: skip
     if not isinstance(weight, Tensor):
         raise TypeError(f"weight must be a torch.Tensor, not {type(weight).__name__}")
@@ -163,8 +222,8 @@ def _convolve(
         if has_torch_function(_values(whole.stages)):
             return _handed_over(
                 None, x, weight, bias, before, then, stride=stride, padding=padding,
-                output_padding=output_padding, groups=groups, dilation=dilation, out=out,
-                backend=backend, precision=precision,
+                output_padding=output_padding, groups=groups, dilation=dilation,
+                output_size=output_size, out=out, backend=backend, precision=precision,
             )  # fmt: skip
         chain, operands = whole.lift()
     else:
@@ -179,6 +238,7 @@ def _convolve(
         output_padding=output_padding,
         dilation=dilation,
         groups=groups,
+        output_size=output_size,
         out=out,
         backend=backend,
         precision=precision,

@@ -10,12 +10,16 @@ which lists them, up to a kernel.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 from transfuse.symbols import Symbol
 
+T = TypeVar("T")
+
 LARGEST = 2**31 - 1
 """Of a stride, padding, dilation or window: torch's own kernels keep them in 32 bits."""
+FARTHEST = 2**33
+"""Of an output padding: that of two paddings and torch's own, each of them at most ``LARGEST``."""
 MOST = 2**48
 """Elements of a tensor: beyond any address space, and no offset in bytes leaves 64 bits."""
 
@@ -35,7 +39,12 @@ class Phase:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: ``n`` inputs, kernel ``k``, stride, padding, dilation, output padding."""
+    """One axis: ``n`` inputs, kernel ``k``, stride, padding, dilation, output padding.
+
+    The outputs are ``size`` of those from ``o = padding`` on in the grid where tap ``k`` puts input
+    ``i`` at ``i*s + k*d``. They may begin before that grid does and end beyond it: ``padding`` and
+    ``output_padding`` have any sign.
+    """
 
     n: int
     k: int
@@ -47,8 +56,17 @@ class Axis:
     @property
     def size(self) -> int:
         """Outputs along the axis: ``(n-1)*s - 2p + d*(k-1) + op + 1``."""
-        reach = self.dilation * (self.k - 1) + 1
-        return (self.n - 1) * self.stride - 2 * self.padding + reach + self.output_padding
+        return self.grid - 2 * self.padding + self.output_padding
+
+    @property
+    def grid(self) -> int:
+        """Outputs before any padding."""
+        return (self.n - 1) * self.stride + self.dilation * (self.k - 1) + 1
+
+    @property
+    def in_torch(self) -> bool:
+        """Whether torch takes such a padding and output padding."""
+        return in_torch(self.stride, self.padding, self.dilation, self.output_padding)
 
     def phases(self, needed: int | None = None) -> tuple[Phase, ...]:
         """The phases of the first ``needed`` outputs (all of them by default), by start."""
@@ -70,7 +88,7 @@ class Axis:
 
     def _below(self, end: int) -> int:
         """How many pairs have ``i * s + k * d < end``."""
-        n = min(self.n, -(-end // self.stride))  # inputs with any such tap
+        n = max(0, min(self.n, -(-end // self.stride)))  # inputs with any such tap
         # The first of them have all k taps; input i has (end - 1 - i * s) // d + 1 of them.
         full = min(n, max(0, (end - 1 - (self.k - 1) * self.dilation) // self.stride + 1))
         some = n - full
@@ -80,9 +98,24 @@ class Axis:
         return full * self.k + some + _floor_sum(some, self.dilation, self.stride, least)
 
 
-def pooled(n: int, kernel: int, stride: int, padding: int = 0) -> int:
-    """Windows along an axis of ``n`` in floor mode: ``(n + 2p - k) // s + 1``, never below 0."""
-    return max(0, (n + 2 * padding - kernel) // stride + 1)
+def in_torch(stride: int, padding: int, dilation: int, output_padding: int) -> bool:
+    """Whether torch takes such options of an axis."""
+    return padding >= 0 and 0 <= output_padding < max(stride, dilation)
+
+
+def pooled(
+    n: int, kernel: int, stride: int, padding: int = 0, dilation: int = 1, ceil: bool = False
+) -> int:
+    """Windows along an axis of ``n``: ``(n + 2p - d*(k-1) - 1) // s + 1``, never below 0.
+
+    ``ceil`` rounds the quotient up, but drops a last window that begins beyond input and padding,
+    as torch does.
+    """
+    rest = n + 2 * padding - dilation * (kernel - 1) - 1
+    size = -(-rest // stride) + 1 if ceil else rest // stride + 1
+    if ceil and (size - 1) * stride >= n + padding:
+        size -= 1
+    return max(0, size)
 
 
 def _floor_sum(n: int, divisor: int, factor: int, term: int) -> int:
@@ -99,14 +132,18 @@ def _floor_sum(n: int, divisor: int, factor: int, term: int) -> int:
     return total
 
 
-def bounded(where: str, name: str, values: Sequence[int], most: int) -> None:
-    """Refuse what is beyond ``most``; exceptions are torch's, beyond 64 bits ValueError."""
+def bounded(
+    where: str, name: str, values: Sequence[int], most: int, least: int | None = None
+) -> None:
+    """Refuse what is beyond these; exceptions are torch's, beyond 64 bits ValueError."""
     for value in values:
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{where}: {name} must fit 64 bits, but got {name}={value}")
+    shown = values[0] if len(values) == 1 else list(values)
     if any(value > most for value in values):
-        shown = values[0] if len(values) == 1 else list(values)
         raise RuntimeError(f"{where}: {name} must be at most {most}, but got {name}={shown}")
+    if least is not None and any(value < least for value in values):
+        raise RuntimeError(f"{where}: {name} must be at least {least}, but got {name}={shown}")
 
 
 def per_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
@@ -115,15 +152,19 @@ def per_axis(name: str, value: object, rank: int) -> tuple[int, ...]:
     Exceptions are torch's: TypeError for what is not an integer, RuntimeError for a wrong count.
     """
     values = value if isinstance(value, list | tuple) else (value,)
-    numbers = tuple(integer(name, v) for v in values)
-    if len(numbers) == 1:
-        return numbers * rank
-    if len(numbers) != rank:
+    return one_each(name, tuple(integer(name, v) for v in values), rank)
+
+
+def one_each(name: str, values: tuple[T, ...], rank: int, what: str = "integer") -> tuple[T, ...]:
+    """One of ``values`` for each axis; a single one is for all of them."""
+    if len(values) == 1:
+        return values * rank
+    if len(values) != rank:
         raise RuntimeError(
-            f"expected {name} to be one integer or {rank} of them, one per axis, "
-            f"but got {name}={list(numbers)}"
+            f"expected {name} to be one {what} or {rank} of them, one per axis, "
+            f"but got {name}={list(values)}"
         )
-    return numbers
+    return values
 
 
 def integer(name: str, value: object) -> int:

@@ -18,7 +18,7 @@ from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
 from transfuse.rewrite import rewritten
-from transfuse.stages.whole import Whole
+from transfuse.stages import Kind, Stage
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ class Plan:
     every input read once and the result written once. ``scratch``: bytes of the largest set of
     temporaries alive at once. ``recomputed`` and ``resident`` are stages, by their place in the
     chain: those before which values are computed again instead of stored, and those whose
-    statistic one program of a pass takes for itself.
+    statistic one program of a pass takes for itself. ``note``: what a reader may wonder about, such
+    as why there are so many passes.
     """
 
     problem: Problem
@@ -96,6 +97,7 @@ class Plan:
     scratch: int
     recomputed: tuple[int, ...] = ()
     resident: tuple[int, ...] = ()
+    note: str = ""
 
     @property
     def flops(self) -> int:
@@ -122,7 +124,8 @@ class Plan:
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in rows
         ]
-        return "\n".join([str(self.problem), str(self.chain), *lines, self.bounds])
+        notes = [self.note] if self.note else []
+        return "\n".join([str(self.problem), str(self.chain), *lines, *notes, self.bounds])
 
     @property
     def bounds(self) -> str:
@@ -162,7 +165,7 @@ def fused(
     ``choose`` says what becomes of values at a cut; by default the rates of the machine do.
     """
     chain.shapes(problem)  # what a stage refuses, no rewrite may hide
-    better = rewritten(chain, assume)
+    better = rewritten(chain.typed(problem), assume)
     return _Fusion(better, problem, choose and choose(better, problem)).plan()
 
 
@@ -188,7 +191,7 @@ class _Costs:
 
     def plan(self, passes: Sequence[Pass], stored: Sequence[int]) -> Plan:
         """The plan whose passes store the values after each of the ``stored`` stages."""
-        operands = sum(dict(self.chain.channels(self.problem)).values()) * self.item
+        operands = sum(map(prod, dict(self.chain.dims(self.problem)).values())) * self.item
         least = self.tensor(0) + self.weight + operands + self.tensor(len(self.chain.stages))
         temporaries = [self.tensor(i) for i in stored]
         # While a pass runs, what it reads and what it stores are both alive.
@@ -220,7 +223,7 @@ class _Fusion:
         for i, stage in enumerate(stages):
             if i == self.chain.at > 0:
                 self._store(i)
-            elif isinstance(stage, Whole) and stage.applies:
+            elif self._whole(stage) and stage.applies:
                 choice = self._choice(stage, i) if self.choices is None else self.choices[i]
                 if choice is Choice.HOLD:
                     self.resident.append(i)
@@ -233,7 +236,10 @@ class _Fusion:
         plan = self.costs.plan(self.passes, self.stored)
         return replace(plan, recomputed=tuple(self.recomputed), resident=tuple(self.resident))
 
-    def _choice(self, stage: Whole, i: int) -> Choice:
+    def _whole(self, stage: Stage) -> bool:
+        return stage.sees(self.chain.conv.rank) is Kind.WHOLE
+
+    def _choice(self, stage: Stage, i: int) -> Choice:
         """What takes the least time before stage ``i`` applies its statistic."""
         held = stage.scope(self.costs.shapes[i]) * self.costs.temporary
         if stage.gathers and self.start != self.chain.at and held <= self.machine.on_chip:
@@ -251,7 +257,7 @@ class _Fusion:
 
     def _pass(self, end: int, writes: int, note: str = "") -> None:
         whole = self.chain.stages[end : end + 1]
-        gathers = [f"gather for {s}" for s in whole if isinstance(s, Whole) and s.gathers]
+        gathers = [f"gather for {s}" for s in whole if self._whole(s) and s.gathers]
         does = " · ".join([*map(str, self.chain.stages[self.start : end]), *gathers])
         reads = self.costs.reads(self.start)
         self.passes.append(Pass(does + note, self._flops(), reads, writes))

@@ -6,14 +6,13 @@ It prints as one line and parses back, so any failure is reproduced by pasting i
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
 from transfuse import plain
-from transfuse.geometry import LARGEST, MOST, Axis, bounded
+from transfuse.geometry import FARTHEST, LARGEST, MOST, Axis, bounded, in_torch
 
 DTYPES = ("fp32", "fp64", "fp16", "bf16")
 LAYOUTS = ("contiguous", "channels_last", "strided")
@@ -49,8 +48,10 @@ class Problem:
     ``precision`` says how float32 is multiplied: ``ieee``, or on CUDA ``tf32``, with 10 bits of
     each factor. The other element types have one arithmetic each, and it stays ``ieee``.
     ``spatial`` is the size of the tensor the caller hands in; where pooling comes first, the
-    convolution's own size is ``chain.core(problem).spatial``. Illegal values raise when the
-    Problem is built, with torch's exception type and the numbers in the message.
+    convolution's own size is ``chain.core(problem).spatial``. ``padding`` and ``output_padding``
+    are of any sign: in them ``padding.py`` says that the two ends of an axis are padded unequally,
+    and ``expect_in_torch`` refuses what torch refuses. Other illegal values raise when the Problem
+    is built, with torch's exception type and the numbers in the message.
     """
 
     batch: int
@@ -88,6 +89,11 @@ class Problem:
         return tuple(Axis(*axis) for axis in zip(self.spatial, *options, strict=True))
 
     @property
+    def in_torch(self) -> bool:
+        """Whether torch takes its padding and output padding."""
+        return all(map(in_torch, self.stride, self.padding, self.dilation, self.output_padding))
+
+    @property
     def input(self) -> Shape:
         return Shape(self.batch, self.in_channels, self.spatial)
 
@@ -101,13 +107,7 @@ class Problem:
         conv = f"conv_transpose{self.rank}d"
         for name, axis in zip(AXES[self.rank], self.axes, strict=True):
             if axis.size < 1:
-                most = (axis.size + 2 * axis.padding - 1) // 2
-                raise RuntimeError(
-                    f"{conv} would give an empty output: {name} "
-                    f"({axis.n}-1)*{axis.stride} - 2*{axis.padding} + "
-                    f"{axis.dilation}*({axis.k}-1) + {axis.output_padding} + 1 = {axis.size}; "
-                    f"padding may be at most {most} here"
-                )
+                raise RuntimeError(f"{conv} would give an empty output: {name} {_too_few(axis)}")
         found = Shape(self.batch, self.out_channels, tuple(axis.size for axis in self.axes))
         expect_addressable(f"{conv}: input", self.input.dims)
         expect_addressable(f"{conv}: weight", self.weight)
@@ -203,6 +203,35 @@ class Problem:
         )
 
 
+def _too_few(axis: Axis) -> str:
+    """How an axis comes to have no outputs."""
+    if axis.in_torch:
+        return (
+            f"({axis.n}-1)*{axis.stride} - 2*{axis.padding} + "
+            f"{axis.dilation}*({axis.k}-1) + {axis.output_padding} + 1 = {axis.size}; "
+            f"padding may be at most {(axis.size + 2 * axis.padding - 1) // 2} here"
+        )
+    return (
+        f"({axis.n}-1)*{axis.stride} + {axis.dilation}*({axis.k}-1) + 1 - {axis.padding} "
+        f"- {axis.padding - axis.output_padding} = {axis.size}; padding before and after may be "
+        f"at most {axis.grid - 1} together here"
+    )
+
+
+def expect_in_torch(p: Problem) -> None:
+    """Refuse a padding and an output padding that torch refuses, as torch does."""
+    conv = f"conv_transpose{p.rank}d"
+    bounded(conv, "padding", p.padding, LARGEST, 0)
+    bounded(conv, "output_padding", p.output_padding, LARGEST, 0)
+    for name, axis in zip(AXES[p.rank], p.axes, strict=True):
+        if not axis.in_torch:
+            raise RuntimeError(
+                f"{conv}: output_padding must be smaller than either stride or dilation, but "
+                f"{name} has output_padding={axis.output_padding}, stride={axis.stride}, "
+                f"dilation={axis.dilation}; legal: 0 to {max(axis.stride, axis.dilation) - 1}"
+            )
+
+
 def expect_addressable(name: str, dims: tuple[int, ...]) -> None:
     """Refuse a tensor of more elements than memory can hold; a size of 0 hides nothing.
 
@@ -228,7 +257,7 @@ def on_cuda(device: str) -> bool:
     return device.partition(":")[0] == "cuda"
 
 
-_NUMBER = re.compile(r"(n|ci|co|g|i|k|s|p|d|op)(\d+(?:x\d+)*)")
+_NUMBER = re.compile(r"(n|ci|co|g|i|k|s|d)(\d+(?:x\d+)*)|(p|op)(-?\d+(?:x-?\d+)*)")
 _DEVICE = re.compile(r"cpu|cuda|meta|mps|xpu|[a-z]+:\w+")
 _SINGLE = ("n", "ci", "co", "g")
 
@@ -238,7 +267,8 @@ def _tokens(line: str) -> dict[str, Any]:
     for token in line.split():
         number = _NUMBER.fullmatch(token)
         if number:
-            key, values = number[1], tuple(map(int, number[2].split("x")))
+            key, values = (each for each in number.groups() if each is not None)
+            values = tuple(map(int, values.split("x")))
             if key in _SINGLE and len(values) != 1:
                 raise ValueError(f"{key} takes one number, not {token!r}")
             value: Any = values[0] if key in _SINGLE else values
@@ -275,41 +305,22 @@ def _validate(p: Problem) -> None:
     if p.precision == "tf32" and not (p.dtype == "fp32" and on_cuda(p.device)):
         raise ValueError(f"precision tf32 is for fp32 on cuda, not for {p.dtype} on {p.device}")
 
-    def require(ok: Callable[[int], bool], name: str, values: tuple[int, ...], rule: str) -> None:
-        if not all(map(ok, values)):
-            shown = values[0] if len(values) == 1 else list(values)
-            raise RuntimeError(f"{conv}: {name} must be {rule}, but got {name}={shown}")
-
-    def positive(name: str, *values: int) -> None:
-        require(lambda v: v >= 1, name, values, "at least 1")
-
-    def natural(name: str, *values: int) -> None:
-        require(lambda v: v >= 0, name, values, "at least 0")
-
-    for name in ("stride", "padding", "dilation", "output_padding"):
-        bounded(conv, name, getattr(p, name), LARGEST)
-    for name in ("spatial", "kernel"):
-        bounded(conv, name, getattr(p, name), MOST)
-    for name in ("groups", "batch", "in_channels", "out_channels"):
-        bounded(conv, name, (getattr(p, name),), MOST)
-    positive("groups", p.groups)  # first: out_channels may be a multiple of it
-    natural("batch", p.batch)
-    positive("in_channels", p.in_channels)
-    positive("out_channels", p.out_channels)
-    positive("spatial size", *p.spatial)
-    positive("kernel", *p.kernel)
-    positive("stride", *p.stride)
-    natural("padding", *p.padding)
-    positive("dilation", *p.dilation)
-    natural("output_padding", *p.output_padding)
+    limits: dict[str, tuple[tuple[int, ...], int, int]] = {
+        "groups": ((p.groups,), 1, MOST),  # first: out_channels may be a multiple of it
+        "batch": ((p.batch,), 0, MOST),
+        "in_channels": ((p.in_channels,), 1, MOST),
+        "out_channels": ((p.out_channels,), 1, MOST),
+        "spatial size": (p.spatial, 1, MOST),
+        "kernel": (p.kernel, 1, MOST),
+        "stride": (p.stride, 1, LARGEST),
+        "padding": (p.padding, -LARGEST, LARGEST),
+        "dilation": (p.dilation, 1, LARGEST),
+        "output_padding": (p.output_padding, -FARTHEST, FARTHEST),
+    }
+    for name, (values, _, most) in limits.items():
+        bounded(conv, name, values, most)
+    for name, (values, least, most) in limits.items():
+        bounded(conv, name, values, most, least)
     for name, count in (("in_channels", p.in_channels), ("out_channels", p.out_channels)):
         if count % p.groups:
             raise RuntimeError(f"{conv}: groups={p.groups} does not divide {name}={count}")
-    for name, axis in zip(AXES[p.rank], p.axes, strict=True):
-        bound = max(axis.stride, axis.dilation)
-        if axis.output_padding >= bound:
-            raise RuntimeError(
-                f"{conv}: output_padding must be smaller than either stride or dilation, but "
-                f"{name} has output_padding={axis.output_padding}, stride={axis.stride}, "
-                f"dilation={axis.dilation}; legal: 0 to {bound - 1}"
-            )

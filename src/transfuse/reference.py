@@ -50,7 +50,7 @@ def evaluate(
     that the chain updates are put into ``updated`` as it leaves them.
     """
     env: Env = dict(operands)
-    for stage in chain.stages:
+    for stage in chain.typed(problem).stages:
         if isinstance(stage, ConvTranspose):
             kernel = weight if stage.weight_scale == 1 else weight * stage.weight_scale
             bias = env[stage.bias] if isinstance(stage.bias, str) else None
@@ -71,16 +71,54 @@ def convolve(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -
     transforms, in which no values can be looked at, have torch's answer.
     """
     leaks = x.device.type == "cpu" and x.dtype != torch.float64 and not plain.finite(weight)
-    options = (problem.stride, problem.padding, problem.output_padding)
-    y = _convolution(problem, x)(
+    bias = bias.double() if leaks and bias is not None else bias
+    y = in_torch(
+        problem,
+        _convolution(problem, x),
         x.double() if leaks else x,
         weight.double() if leaks else weight,
-        bias.double() if leaks and bias is not None else bias,
-        *options,
-        problem.groups,
-        problem.dilation,
+        bias,
     )
     return y.to(x.dtype)
+
+
+def in_torch(
+    problem: Problem,
+    convolve: Callable[..., Tensor],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+) -> Tensor:
+    """The problem by a function of torch's, which may not know such paddings.
+
+    Where it does not, it takes what both ends have in common away. The rest is cropped, and outputs
+    beyond those that a tap can reach hold the bias.
+    """
+    options = problem.groups, problem.dilation
+    if problem.in_torch:
+        sizes = problem.padding, problem.output_padding
+        return convolve(x, weight, bias, problem.stride, *sizes, *options)
+    ends = [(a.padding, a.padding - a.output_padding) for a in problem.axes]
+    common = tuple(max(0, min(pair)) for pair in ends)
+    y = convolve(x, weight, bias, problem.stride, common, (0,) * problem.rank, *options)
+    for dim, (axis, taken) in enumerate(zip(problem.axes, common, strict=True), 2):
+        y = _windowed(y, dim, axis.padding - taken, axis.size, bias)
+    return y
+
+
+def _windowed(y: Tensor, dim: int, start: int, size: int, fill: Tensor | None) -> Tensor:
+    """``size`` places of an axis from ``start`` on; beyond its ends ``fill``, by channel."""
+    before = min(size, max(0, -start))
+    first = min(y.shape[dim], max(0, start))
+    kept = max(0, min(y.shape[dim], start + size) - first)
+
+    def filled(count: int) -> Tensor:
+        dims = (*y.shape[:dim], count, *y.shape[dim + 1 :])
+        ones = [1] * (y.dim() - 2)
+        return y.new_zeros(dims) if fill is None else fill.view(1, -1, *ones).expand(dims)
+
+    parts = filled(before), y.narrow(dim, first, kept), filled(size - before - kept)
+    return torch.cat(parts, dim)
 
 
 def _convolution(problem: Problem, x: Tensor) -> Callable[..., Tensor]:
@@ -134,13 +172,15 @@ def scatter(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None = N
     parts = x.reshape(n, groups, problem.in_channels // groups, 1, *problem.spatial)
     kernels = weight.reshape(groups, problem.in_channels // groups, -1, *problem.kernel)
     # Scatter into the uncropped grid, so that no tap needs a border of its own.
-    grid = [a.size + 2 * a.padding for a in problem.axes]
+    grid = [axis.grid for axis in problem.axes]
     y = x.new_zeros(n, groups, problem.out_channels // groups, *grid)
     for tap in product(*map(range, problem.kernel)):
         reached = [_lattice(axis, k) for axis, k in zip(problem.axes, tap, strict=True)]
         taps = _at(kernels, tap).reshape(1, *kernels.shape[:3], *[1] * rank)
         _at(y, reached).add_((parts * taps).sum(2))
-    y = _at(y, [slice(a.padding, a.padding + a.size) for a in problem.axes]).flatten(1, 2)
+    y = y.flatten(1, 2)
+    for dim, axis in enumerate(problem.axes, 2):
+        y = _windowed(y, dim, axis.padding, axis.size, None)
     return y if bias is None else y + bias.reshape(1, -1, *[1] * rank)
 
 

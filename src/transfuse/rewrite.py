@@ -6,11 +6,13 @@ conditions do not hold. ``rewrite`` applies them until none holds any more.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from transfuse.chain import Chain
-from transfuse.stages import ConvTranspose, Stage, add
+from transfuse.stages import ConvTranspose, Kind, Stage, add
+from transfuse.stages.norm import BatchApply, BatchStatistics, Norm
 from transfuse.stages.pointwise import Map
-from transfuse.stages.whole import BatchApply, BatchNorm, BatchStatistics, SpaceSoftmax
+from transfuse.stages.reduce import Softmax
 from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool
 from transfuse.symbols import Symbol
 
@@ -32,24 +34,24 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
-class Step:
+class Rewritten:
     """One application: which rewrite, and the chain it gave."""
 
     rewrite: Rewrite
     chain: Chain
 
 
-def rewrite(chain: Chain, assume: bool = True) -> tuple[Step, ...]:
+def rewrite(chain: Chain, assume: bool = True) -> tuple[Rewritten, ...]:
     """Every rewrite that applies, in order, each to the result of the one before.
 
     ``assume=False`` leaves out those that take something for granted about values.
     """
-    steps: list[Step] = []
+    steps: list[Rewritten] = []
     while True:
         current = steps[-1].chain if steps else chain
         usable = (each for each in REWRITES if assume or not each.assumes)
         found = ((each, each.apply(current)) for each in usable)
-        step = next((Step(each, better) for each, better in found if better is not None), None)
+        step = next((Rewritten(each, better) for each, better in found if better is not None), None)
         if step is None:
             return tuple(steps)
         steps.append(step)
@@ -70,17 +72,17 @@ def merge_max_pools(chain: Chain) -> Chain | None:
     """max_pool a then max_pool b, both tiling, is max_pool a*b: ⌊⌊n/a⌋/b⌋ = ⌊n/(ab)⌋."""
     for i, first, second in _neighbours(chain):
         if isinstance(first, MaxPool) and isinstance(second, MaxPool):
-            sizes = (first.kernel, second.kernel)
-            single = all(isinstance(size, int | Symbol) for size in sizes)
+            one, other = first.kernel_size, second.kernel_size
+            single = isinstance(one, int | Symbol) and isinstance(other, int | Symbol)
             if first.tiles and second.tiles and single:
-                return chain.swap(i, 2, MaxPool(first.kernel * second.kernel))  # type: ignore[operator]
+                return chain.swap(i, 2, MaxPool(one * other))  # type: ignore[operator]
     return None
 
 
 def pool_before_monotone(chain: Chain) -> Chain | None:
     """max_pool after a rising map is the map after max_pool: fewer elements to map."""
     for i, first, second in _neighbours(chain):
-        if isinstance(second, MaxPool) and _rises(first):
+        if isinstance(second, MaxPool) and second.filled and _rises(first):
             return chain.swap(i, 2, second, first)
     return None
 
@@ -105,11 +107,12 @@ def pool_before_batch_norm(chain: Chain) -> Chain | None:
     The statistics still cover every position, so batch_norm falls into its two halves.
     """
     for i, first, second in _neighbours(chain):
-        if isinstance(first, BatchNorm) and isinstance(second, MaxPool):
+        if _of_batch(first) and isinstance(second, MaxPool) and second.filled:
             key = f"statistics{i}"
             pool: Stage = second
             if first.weight is not None:
-                pool = ExtremumPool(second.kernel, second.stride, second.padding, sign=first.weight)
+                pool = ExtremumPool(**vars(second), sign=first.weight)
+            assert first.eps is not None, "a batch norm has one"
             halves = (
                 BatchStatistics(key, first.running_mean, first.running_var, first.momentum),
                 pool,
@@ -119,14 +122,19 @@ def pool_before_batch_norm(chain: Chain) -> Chain | None:
     return None
 
 
+def _of_batch(stage: Stage) -> TypeGuard[Norm]:
+    """Whether it is a norm by the statistics of this batch, found while it is computed."""
+    return isinstance(stage, Norm) and stage.over == "batch" and stage.training
+
+
 def bias_after_max_pool(chain: Chain) -> Chain | None:
     """A per-channel bias before max_pool can be added after it: rounding keeps order."""
     for i, first, second in _neighbours(chain):
-        if not isinstance(second, MaxPool):
+        if not isinstance(second, MaxPool) or not second.filled:
             continue
         if isinstance(first, ConvTranspose) and first.bias is not None:
             return chain.swap(i, 2, replace(first, bias=None), second, add(first.bias))
-        if isinstance(first, Map) and first.operands and first.rises:
+        if isinstance(first, Map) and first.operands and first.per_channel and first.rises:
             return chain.swap(i, 2, second, first)
     return None
 
@@ -137,7 +145,7 @@ def drop_bias_before_batch_norm(chain: Chain) -> Chain | None:
     Not where a running mean is kept: the bias belongs to it.
     """
     norm = chain.epilogue[:1]
-    dropped = norm and isinstance(norm[0], BatchNorm) and not norm[0].updates
+    dropped = norm and _of_batch(norm[0]) and not norm[0].updates
     if chain.conv.bias is not None and dropped:
         return chain.swap(chain.at, 1, replace(chain.conv, bias=None))
     return None
@@ -146,19 +154,21 @@ def drop_bias_before_batch_norm(chain: Chain) -> Chain | None:
 def bounded_softmax(chain: Chain) -> Chain | None:
     """What bounds the exponents, such as a clamp, leaves no maximum to look for and take off."""
     for i, first, second in _neighbours(chain):
-        if isinstance(first, Map) and second == SpaceSoftmax() and first.within(EXPONENTS):
-            return chain.swap(i, 2, first, SpaceSoftmax(bounded=True))
+        if isinstance(first, Map) and isinstance(second, Softmax) and not second.bounded:
+            over_space = second.sees(chain.conv.rank) is Kind.WHOLE
+            if over_space and first.within(EXPONENTS):
+                return chain.swap(i, 2, first, replace(second, bounded=True))
     return None
 
 
 def fold_average(chain: Chain) -> Chain | None:
     """The 1/k^n of an average pool goes into the weights: exact where k^n is a power of two."""
     last = chain.prologue[-1:]
-    if last and isinstance(last[0], AvgPool) and last[0].divide and not last[0].operands:
-        cells = last[0].cells(chain.conv.rank)
-        if cells > 0 and not cells & (cells - 1):
-            conv = replace(chain.conv, weight_scale=chain.conv.weight_scale / cells)
-            return chain.swap(chain.at - 1, 2, replace(last[0], divide=False), conv)
+    if last and isinstance(last[0], AvgPool) and not last[0].operands:
+        divisor = last[0].divisor(chain.conv.rank)
+        if divisor is not None and divisor > 1 and not divisor & (divisor - 1):
+            conv = replace(chain.conv, weight_scale=chain.conv.weight_scale / divisor)
+            return chain.swap(chain.at - 1, 2, replace(last[0], divisor_override=1), conv)
     return None
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from transfuse.elements import BY_DTYPE, ELEMENTS, float32_on_cuda
-from transfuse.problem import Shape
 
 Precision = Literal["auto", "ieee", "tf32"]
 """How float32 is multiplied; ``auto``: on CUDA as torch's convolutions are set to, else ieee."""
@@ -128,13 +127,11 @@ def expect_tensor(name: str, value: object) -> Tensor:
     return value
 
 
-def writable(out: Tensor, shape: Shape, inputs: Mapping[str, Tensor]) -> None:
+def writable(out: Tensor, dims: tuple[int, ...], inputs: Mapping[str, Tensor]) -> None:
     x = inputs["input"]
     expect_tensor("out", out)
-    if tuple(out.shape) != shape.dims:
-        raise RuntimeError(
-            f"expected output of shape {list(shape.dims)}, but got {list(out.shape)}"
-        )
+    if tuple(out.shape) != dims:
+        raise RuntimeError(f"expected output of shape {list(dims)}, but got {list(out.shape)}")
     if out.dtype != x.dtype:
         raise RuntimeError(f"expected output of type {x.dtype}, but got {out.dtype}")
     if out.device != x.device:

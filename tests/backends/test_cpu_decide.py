@@ -71,15 +71,21 @@ def test_an_open_program_gives_the_same_bits(chain: Chain, line: str, dtype: str
     assert torch.equal(got, wanted)
 
 
+def opened(chain: Chain, problem: Problem) -> Any:
+    """The program of a chain, every cut left open."""
+    better = rewritten(chain)
+    steps = [each.step(lambda name: 0) for _, each in lower.steps(better, better.shapes(problem))]
+    program = _program(better, problem)
+    program.steps, program.steps_count = (library.Step * len(steps))(*steps), len(steps)
+    return program
+
+
 def run(chain: Chain, problem: Problem, x: Any, weight: Any, out: Any) -> int:
     """The steps of a chain without tensors, every cut left open."""
     from transfuse.backends.cpu import strides
     from transfuse.backends.cpu.weights import pack
 
-    better = rewritten(chain)
-    steps = [each.step(lambda name: 0) for _, each in lower.steps(better)]
-    program = _program(better, problem)
-    program.steps, program.steps_count = (library.Step * len(steps))(*steps), len(steps)
+    program = opened(chain, problem)
     program.input, program.input_strides = x.data_ptr(), strides(x.stride())
     program.output, program.output_strides = out.data_ptr(), strides(out.stride())
     kept = pack(core, program, weight)
@@ -88,10 +94,8 @@ def run(chain: Chain, problem: Problem, x: Any, weight: Any, out: Any) -> int:
 
 
 def test_what_is_out_of_range_is_refused() -> None:
-    program = _program(SOFTMAX, Problem.parse("n1 ci1 co1 i4x4 k1"))
-    steps = [each.step(lambda name: 0) for _, each in lower.steps(rewritten(SOFTMAX))]
-    program.steps, program.steps_count = (library.Step * len(steps))(*steps), len(steps)
-    cuts = (ctypes.c_int32 * len(steps))()
+    program = opened(SOFTMAX, Problem.parse("n1 ci1 co1 i4x4 k1"))
+    cuts = (ctypes.c_int32 * program.steps_count)()
     assert core.transfuse_decide(program, cuts) == 0
     assert core.transfuse_decide(program, None) == 1
     assert core.transfuse_message() == b"cuts is a null pointer"

@@ -45,7 +45,7 @@ def stages(random: Random, name: Iterator[str]) -> list[Stage]:
             [sigmoid()],
             [tanh()],
             [softmax("channels")],
-            [channel_sum("channels")],
+            [channel_sum("channels", keepdim=True)],
             [batch_norm(weight=next(name), bias=next(name), training=True)],
             [batch_norm(next(name), next(name), next(name), next(name), random.random() < 0.5)],
             [group_norm(3, next(name), next(name))],

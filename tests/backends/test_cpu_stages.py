@@ -18,14 +18,16 @@ import torch
 from torch import Tensor
 
 import transfuse
-from transfuse import fills, stages
+from transfuse import fills
 from transfuse.accuracy import Oracle, longest_sum, terms
 from transfuse.backends import cpu
+from transfuse.backends.base import prepared
+from transfuse.backends.cpu import lower
 from transfuse.backends.eager import Eager
 from transfuse.chain import Chain
 from transfuse.dispatch import choose
 from transfuse.elements import ELEMENTS
-from transfuse.front import run
+from transfuse.front import _checked, run
 from transfuse.plan import Choice, Plan
 from transfuse.problem import DTYPES, Problem
 from transfuse.reference import reference
@@ -46,8 +48,7 @@ from transfuse.stages import (
     tanh,
 )
 from transfuse.stages import sum as channel_sum
-from transfuse.stages.channel import ChannelSum
-from transfuse.stages.whole import GroupNorm, SpaceSoftmax, Whole
+from transfuse.stages.reduce import Reduce
 
 BACKEND = cpu.Cpu()
 GUARD = 256
@@ -79,7 +80,7 @@ def truth(chain: Chain, problem: Problem, fill: Callable[..., Filled]) -> tuple[
 def oracle(chain: Chain, problem: Problem, x: Tensor, w: Tensor, operands: Any) -> Oracle:
     # A sum over channels adds all their products. In float64 the oracle itself, which is torch,
     # sums as many terms as a statistic has, one after another.
-    summed = any(isinstance(stage, ChannelSum) for stage in chain.stages)
+    summed = any(isinstance(stage, Reduce) for stage in chain.stages)
     length = terms(chain.core(problem)) * (problem.out_channels if summed else 1)
     if problem.dtype == "fp64":
         length = max(length, longest_sum(chain, problem))
@@ -102,6 +103,8 @@ def planned(chain: Chain, problem: Problem) -> Plan:
 
 def forget() -> None:
     """Plans and verdicts are kept; a test that changes the machine starts without them."""
+    prepared.cache_clear()
+    _checked.clear()
     for kept in vars(cpu).values():
         if hasattr(kept, "cache_clear"):
             kept.cache_clear()
@@ -133,7 +136,7 @@ ALONE: list[tuple[Stage, ...]] = [
     (scale(0.01), tanh()),
     (softmax("channels"),),
     (scale(90), softmax("channels")),
-    (channel_sum("channels"),),
+    (channel_sum("channels", keepdim=True),),
     (max_pool(2),),
     (max_pool(3, 2, 1),),
     (max_pool(2, 1),),
@@ -264,12 +267,15 @@ def test_finite_is_what_torch_says(dtype: str) -> None:
 
 
 def test_every_stage_is_here() -> None:
-    here = {type(stage) for then in ALONE for stage in then} | {type(s) for s in BEFORE}
-    made = [getattr(stages, name) for name in stages.__all__]
-    every = {each for each in made if isinstance(each, type) and issubclass(each, Stage)}
-    every |= {type(batch_norm("m", "v")), type(batch_norm(training=True))}
-    every |= {type(softmax("channels")), SpaceSoftmax, type(channel_sum("channels"))}
-    assert here == every - {Stage, stages.ConvTranspose}
+    """Every class of stage that an engine has a kernel for, and all it sees of them."""
+    here = {(type(stage), stage.sees(2)) for then in ALONE for stage in then} | {
+        (type(s), s.sees(2)) for s in BEFORE
+    }
+    every = (
+        *(batch_norm("m", "v"), batch_norm(training=True), softmax("channels"), softmax("space")),
+        *(channel_sum("channels", keepdim=True), max_pool(2), avg_pool(2), tanh()),
+    )
+    assert here == {(type(stage), stage.sees(2)) for stage in every}
 
 
 def function_points(dtype: torch.dtype) -> Tensor:
@@ -352,8 +358,8 @@ WHOLE: list[tuple[Stage, ...]] = [
     (max_pool(3, 1, 1), group_norm(2), max_pool(2, 1)),
     (avg_pool(2, 1), softmax("space"), scale(50), max_pool(3, 2, 1), batch_norm(training=True)),
     # one channel is left
-    (channel_sum("channels"), batch_norm(training=True), softmax("space")),
-    (batch_norm(training=True), channel_sum("channels"), group_norm(1), max_pool(2)),
+    (channel_sum("channels", keepdim=True), batch_norm(training=True), softmax("space")),
+    (batch_norm(training=True), channel_sum("channels", keepdim=True), group_norm(1), max_pool(2)),
 ]
 # What is done at a cut: in the pass of the convolution, in a later one, there by what a tile holds.
 MACHINES = {
@@ -372,9 +378,10 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         assert wanted is not None
         found: dict[int, Choice] = {}
         for i, stage in enumerate(chain.stages):
-            if isinstance(stage, Whole) and stage.applies:
+            if stage.sees(chain.conv.rank) is Kind.WHOLE and stage.applies:
                 stored = Choice.STORE in found.values()
-                found[i] = wanted[stored + (stored and isinstance(stage, GroupNorm | SpaceSoftmax))]
+                holds = stored and lower._resident(stage, chain.shapes(problem)[i]) is not None
+                found[i] = wanted[stored + holds]
         return found
 
     if wanted is not None:
@@ -456,7 +463,7 @@ def test_softmax_over_space_where_whole_tiles_are_minus_inf(machine: str) -> Non
 
 @pytest.mark.parametrize("mean", [30.0, 1000.0])
 @pytest.mark.parametrize("norm", [batch_norm(training=True), group_norm(6), group_norm(2)], ids=str)
-def test_norm_of_values_far_from_zero(norm: Whole, mean: float, machine: str) -> None:
+def test_norm_of_values_far_from_zero(norm: Stage, mean: float, machine: str) -> None:
     problem = Problem.parse("n2 ci3 co6 i23x31 k3")
     assert_right(chain_of(problem, add(mean), norm), problem)
     assert_right(chain_of(problem, batch_norm(training=True), add(mean), norm), problem)
@@ -485,7 +492,7 @@ CROWDED: list[tuple[str, tuple[Stage, ...]]] = [
     ("n1 ci1 co90 i40x40 k1", (avg_pool(40),)),
     # more channels than a tile holds at one position
     ("n1 ci1 co41000 i2x2 k1", (softmax("channels"),)),
-    ("n2 ci1 co41000 i3 k2", (channel_sum("channels"),)),
+    ("n2 ci1 co41000 i3 k2", (channel_sum("channels", keepdim=True),)),
     ("n1 ci1 co41000 i2x3 k1", (batch_norm(training=True), max_pool(2))),
     ("n1 ci2 co4099 i3x4 k2 s2 fp64", (group_norm(1), softmax("space"))),
     # many input channels for few outputs, and weights beyond any cache
@@ -527,7 +534,7 @@ def random_stage(random: Random, rank: int, i: int) -> Stage:
         sigmoid,
         tanh,
         lambda: softmax("channels"),
-        lambda: channel_sum("channels"),
+        lambda: channel_sum("channels", keepdim=True),
         lambda: window(max_pool),
         lambda: window(max_pool),
         lambda: window(avg_pool),
@@ -776,7 +783,7 @@ WRITTEN: list[tuple[Stage, ...]] = [
     (clamp(-1, 1), softmax("space"), scale(7)),
     (group_norm(1), max_pool(2)),
     (softmax("channels"),),
-    (channel_sum("channels"),),
+    (channel_sum("channels", keepdim=True),),
 ]
 
 

@@ -14,8 +14,9 @@ HEAD = """
 import json, sys
 from pathlib import Path
 import torch
-from transfuse.backends.triton import config as tiling
-from transfuse.backends.triton import engine, lower, tuned
+from transfuse.backends.triton.engines.portable import tiling
+from transfuse.backends.triton.engines.workload import workload_of
+from transfuse.backends.triton import calls, lower, tuned
 from transfuse.bench import tune
 from transfuse.bench.clock import HostClock
 from transfuse.chain import Chain
@@ -63,9 +64,9 @@ problem = Problem.parse("n2 ci3 co4 i9 k3 s2")
 (outcome,) = Made(Chain(conv_transpose(1)), problem, HostClock(), 600.0, 5)
 wanted = list(times)[2]
 one = tuner()
-(each,) = one.passes
-shape = tiling.shape_of(one.program, one.core, each)
-choice = tuned.choose(one.program, one.core, each, shape, "interpreter", 90)
+(each,) = one.segments
+shape = workload_of(one.lowered, one.core, each)
+choice = tuned.choose(one.lowered, one.core, each, shape, "interpreter", 90)
 entry = tuned.read(file)[outcome.key]
 print(json.dumps([
     outcome.tried, outcome.best.config == wanted, outcome.heuristic.seconds, outcome.gain,
@@ -80,7 +81,7 @@ print(json.dumps([
 def test_a_wrong_or_a_failing_candidate_does_not_win(child):
     """One gives zeros at once, one writes nothing, one raises."""
     found = child("""
-prepare, made = engine.prepare, []
+prepare, made = calls.prepare, []
 
 class Quick:
     launches = ()
@@ -95,14 +96,14 @@ def other(*args):
     if args[6] is not None:  # not the one that asks which engine serves
         made.append(result)
         if len(made) == 2:
-            return engine.Ready(Quick(0.0), (), (), result.plan)
+            return calls.Ready(Quick(0.0), (), (), result.plan)
         if len(made) == 3:
-            return engine.Ready(Quick(None), (), (), result.plan)
+            return calls.Ready(Quick(None), (), (), result.plan)
         if len(made) == 4:
             raise RuntimeError("out of resource: shared memory\\nand more")
     return result
 
-engine.prepare = other
+calls.prepare = other
 (outcome,) = tuner(most=4)
 print(json.dumps([outcome.tried, outcome.faults, outcome.best.config == outcome.heuristic.config]))
 """)
@@ -134,7 +135,7 @@ try:
     interrupted = False
 except Error:
     interrupted = True
-print(json.dumps([interrupted, len(one.passes), [each.tried for each in done],
+print(json.dumps([interrupted, len(one.segments), [each.tried for each in done],
                   [key.chain for key in tuned.read(file)]]))
 """
     )
@@ -147,23 +148,23 @@ print(json.dumps([interrupted, len(one.passes), [each.tried for each in done],
 def test_a_running_process_takes_new_tiles(child):
     found = child("""
 from transfuse import conv_transpose as call
-from transfuse.backends.triton.tile import Tile
+from transfuse.backends.triton.engines.portable.tile import Tile
 
 tuned.FRESH = 0.0
 generator = torch.Generator().manual_seed(0)
 x, w = (torch.randn(*s, generator=generator) for s in ((2, 3, 9), (3, 4, 3)))
 
 def tiles():
-    made = list(engine._ready.values())[-1].recipe
+    made = list(calls._ready.values())[-1].launch_plan
     return [a.box for launch in made.launches for a in launch.arguments if isinstance(a, Tile)]
 
 before = call(x, w, stride=2, backend="triton")
-first, made = tiles()[0], len(engine._ready)
+first, made = tiles()[0], len(calls._ready)
 call(x, w, stride=2, backend="triton")
-again = len(engine._ready)
+again = len(calls._ready)
 one = tuner()
-config = tiling.Config("rows", (1, 1, 1, 32), 16, 16, 4, 2)
-key = tuned.key(one.program, one.core, one.passes[0], "interpreter")
+config = tiling.Tiling("rows", (1, 1, 1, 32), 16, 16, 4, 2)
+key = tuned.key(one.lowered, one.core, one.segments[0], "interpreter")
 entry = tuned.Entry(key, tuned.encoded(config), 1.0, "")
 file.write_text(tuned.written([entry]))  # as another process does
 after = call(x, w, stride=2, backend="triton")

@@ -8,7 +8,7 @@ from transfuse.chain import Chain
 from transfuse.errors import DocumentError
 from transfuse.operators import OPERATORS, Operator
 from transfuse.problems import parse
-from transfuse.stages import Stage, batch_norm, conv_transpose, max_pool, scale
+from transfuse.stages import Stage, batch_norm, conv_transpose, instance_norm, max_pool, scale
 
 
 @pytest.mark.parametrize("name", ["problems.cpp", "transfuse.h", "rates.h"])
@@ -45,6 +45,11 @@ def test_what_no_document_says_is_refused() -> None:
     norm = batch_norm("mean", "var", training=True)
     with pytest.raises(DocumentError, match="cannot move the running statistics mean and var"):
         CFunction(operator("input kernel mean var", norm))
+
+
+def test_what_call_h_does_not_check_is_refused() -> None:
+    with pytest.raises(DocumentError, match="a C function cannot check instance_norm"):
+        CFunction(operator("input kernel", instance_norm()))
 
 
 def test_what_the_core_cannot_run_is_refused() -> None:

@@ -3,6 +3,7 @@
 // core wrote comes back. So the tests run as they are, and torch is not emulated.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -59,13 +60,13 @@ Frame request(Function function) {
     return frame;
 }
 
-// Code and numbers of a map; its operands come with a run.
-void put_map(Frame& frame, const transfuse_map* map) {
-    frame.put(map != nullptr);
-    if (!map) return;
-    frame.put(*map);
-    frame.put(map->numbers, size_t(map->numbers_count) * sizeof *map->numbers);
-    frame.put(map->code, size_t(map->code_count) * sizeof *map->code);
+// Code and its numbers; operands come with a run.
+void put_code(Frame& frame, const transfuse_code* code) {
+    frame.put(code != nullptr);
+    if (!code) return;
+    frame.put(*code);
+    frame.put(code->numbers, size_t(code->numbers_count) * sizeof *code->numbers);
+    frame.put(code->instructions, size_t(code->length) * sizeof *code->instructions);
 }
 
 Frame request(Function function, const transfuse_program& program) {
@@ -73,7 +74,7 @@ Frame request(Function function, const transfuse_program& program) {
     frame.put(program);
     for (int32_t i = 0; i < program.steps_count; i++) frame.put(program.steps[i]);
     for (int32_t i = 0; i < program.steps_count; i++)
-        if (program.steps[i].op == TF_MAP) put_map(frame, program.steps[i].map);
+        if (program.steps[i].op == TF_MAP) put_code(frame, program.steps[i].map ? &program.steps[i].map->code : nullptr);
     return frame;
 }
 
@@ -89,14 +90,52 @@ template <class T> T result(Frame& answer, T failure) {
 size_t size_of(int32_t element) { return element == TF_F64 ? 8 : element == TF_F32 ? 4 : 2; }
 
 // Bytes from a tensor's first element to its last.
-size_t span(int32_t element, const int64_t (&sizes)[5], const int64_t* strides) {
+size_t span(int32_t element, const int64_t* sizes, const int64_t* strides, int axes = 5) {
     int64_t last = 0;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < axes; i++) {
         if (!sizes[i]) return 0;
         last += (sizes[i] - 1) * strides[i];
     }
     return size_t(last + 1) * size_of(element);
 }
+
+// Memory that views lead to: what overlaps is one, so that a view may be another's memory there, too.
+class Regions {
+  public:
+    void add(const void* from, size_t size) {
+        if (from) all.push_back({static_cast<const char*>(from), static_cast<const char*>(from) + size});
+    }
+    void put(Frame& frame) {
+        std::sort(all.begin(), all.end());
+        std::vector<Region> merged;
+        for (const Region& each : all)
+            if (!merged.empty() && each.first < merged.back().second)
+                merged.back().second = std::max(merged.back().second, each.second);
+            else
+                merged.push_back(each);
+        all = merged;
+        frame.put(all.size());
+        for (const Region& each : all) frame.put_memory(each.first, size_t(each.second - each.first));
+    }
+    // Which region an address lies in, and where.
+    void put(Frame& frame, const void* address) const {
+        const char* at = static_cast<const char*>(address);
+        size_t i = 0;
+        while (i < all.size() && !(all[i].first <= at && (at < all[i].second || at == all[i].first))) i++;
+        frame.put(i);
+        frame.put(i < all.size() ? size_t(at - all[i].first) : size_t(0));
+    }
+    void get(Frame& frame) const {
+        for (const Region& each : all) {
+            const size_t size = size_t(each.second - each.first);
+            std::memcpy(const_cast<char*>(each.first), frame.take(size), size);
+        }
+    }
+
+  private:
+    typedef std::pair<const char*, const char*> Region;
+    std::vector<Region> all;
+};
 
 // The sizes after a step; one that is no window has a window of 1.
 void pass(int64_t (&sizes)[5], const transfuse_step& step) {
@@ -182,7 +221,7 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
     int64_t sizes[5] = {p.batch, p.in_channels, p.spatial[0], p.spatial[1], p.spatial[2]};
     Frame frame = request(Function::RUN, p);
     frame.put(threads);
-    frame.put_memory(p.input, span(p.element, sizes, p.input_strides));
+    frame.put_memory(p.input, span(p.input_element, sizes, p.input_strides));
     frame.put_memory(p.weights, size_t(packed));
     if (p.pooled) pass(sizes, p.pool);
     sizes[1] = p.out_channels;
@@ -194,12 +233,15 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
         const transfuse_step& step = p.steps[i];
         const size_t line = size_t(sizes[1]) * size_of(p.operands);
         for (const void* tensor : {step.t0, step.t1, step.t2, step.t3}) frame.put_memory(tensor, line);
-        for (int k = 0; step.op == TF_MAP && k < step.map->operands_count; k++)
-            frame.put_memory(step.map->operands[k], line);
+        for (int k = 0; step.op == TF_MAP && k < step.map->code.operands_count; k++) {
+            const transfuse_operand& operand = step.map->operands[k];
+            frame.put(operand);
+            frame.put_memory(operand.data, span(operand.element, sizes, operand.strides));
+        }
         frame.put_memory(step.moments, moments.emplace_back(size_t(sizes[1]) * 2 * sizeof(double)));
         pass(sizes, step);
     }
-    const size_t written = span(p.element, sizes, p.output_strides);
+    const size_t written = span(p.output_element, sizes, p.output_strides);
     frame.put_memory(p.output, written);
     Frame answer = ask(frame);
     if (result(answer, 1)) return 1;
@@ -207,6 +249,36 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
     for (int32_t i = 0; i < p.steps_count; i++)
         if (p.steps[i].moments) std::memcpy(p.steps[i].moments, answer.take(moments[i]), moments[i]);
     return 0;
+}
+
+int transfuse_sweep_run(const transfuse_sweep* sweep, int32_t threads) {
+    const transfuse_sweep& s = *sweep;
+    Frame frame = request(Function::SWEEP);
+    frame.put(s);
+    frame.put(threads);
+    put_code(frame, s.before);
+    put_code(frame, s.after);
+    int64_t inner[TF_AXES];
+    std::copy(s.sizes, s.sizes + TF_AXES, inner);
+    if (s.kind == TF_SLIDE) std::copy(s.inputs, s.inputs + 3, inner + 2);
+    Regions regions;
+    std::vector<const transfuse_view*> views;
+    const auto add = [&](const transfuse_view& view, const int64_t* sizes, int axes) {
+        regions.add(view.data, span(view.element, sizes, view.strides, axes));
+        views.push_back(&view);
+    };
+    for (const transfuse_view& each : s.outs) add(each, s.sizes, s.kept);
+    for (int32_t i = 0; i < s.values_count; i++) add(s.values[i], inner, s.kept + s.folded);
+    for (int32_t i = 0; i < s.others_count; i++) add(s.others[i], s.sizes, s.kept);
+    regions.put(frame);
+    for (const transfuse_view* each : views) {
+        frame.put(*each);
+        regions.put(frame, each->data);
+    }
+    Frame answer = ask(frame);
+    const int status = result(answer, 1);
+    if (!status) regions.get(answer);
+    return status;
 }
 
 }  // extern "C"

@@ -2,6 +2,7 @@
 // memory that came along, and answered.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "core.h"
@@ -39,19 +40,29 @@ class Copy {
     char* at;
 };
 
+struct GivenCode {
+    transfuse_code code;
+    std::vector<double> numbers;
+    std::vector<transfuse_instruction> instructions;
+
+    explicit GivenCode(Frame& frame)
+        : code(frame.get<transfuse_code>()), numbers(code.numbers_count), instructions(code.length) {
+        const size_t bytes = numbers.size() * sizeof(double), length = instructions.size() * sizeof instructions[0];
+        std::memcpy(numbers.data(), frame.take(bytes), bytes);
+        std::memcpy(instructions.data(), frame.take(length), length);
+        code.numbers = numbers.data(), code.instructions = instructions.data();
+    }
+    GivenCode(const GivenCode&) = delete;
+};
+
 // A map whose operands lead nowhere yet: they are there, and nobody looks at them before a run.
 struct GivenMap {
+    GivenCode code;
     transfuse_map map;
-    std::vector<double> numbers;
-    std::vector<transfuse_instruction> code;
-    std::vector<const void*> operands;
+    std::vector<transfuse_operand> operands;
 
-    explicit GivenMap(Frame& frame)
-        : map(frame.get<transfuse_map>()), numbers(map.numbers_count), code(map.code_count), operands(map.operands_count, this) {
-        const size_t bytes = numbers.size() * sizeof(double), length = code.size() * sizeof code[0];
-        std::memcpy(numbers.data(), frame.take(bytes), bytes);
-        std::memcpy(code.data(), frame.take(length), length);
-        map.numbers = numbers.data(), map.code = code.data(), map.operands = operands.data();
+    explicit GivenMap(Frame& frame) : code(frame), operands(code.code.operands_count, transfuse_operand{0, this, {}}) {
+        map = {code.code, operands.data()};
     }
     GivenMap(const GivenMap&) = delete;
 };
@@ -141,12 +152,14 @@ void run(Frame& request, Frame& answer) {
     std::vector<const Copy*> moments;
     for (size_t i = 0; i < given.steps.size(); i++) {
         transfuse_step& step = given.steps[i];
-        std::vector<const void**> tensors = {&step.t0, &step.t1, &step.t2, &step.t3};
-        if (given.maps[i])
-            for (const void*& operand : given.maps[i]->operands) tensors.push_back(&operand);
-        for (const void** tensor : tensors) {
+        for (const void** tensor : {&step.t0, &step.t1, &step.t2, &step.t3}) {
             operands.push_back(std::make_unique<Copy>(request));
             *tensor = operands.back()->data();
+        }
+        for (size_t k = 0; given.maps[i] && k < given.maps[i]->operands.size(); k++) {
+            transfuse_operand& operand = given.maps[i]->operands[k] = request.get<transfuse_operand>();
+            operands.push_back(std::make_unique<Copy>(request));
+            operand.data = operands.back()->data();
         }
         operands.push_back(std::make_unique<Copy>(request));
         step.moments = reinterpret_cast<double*>(operands.back()->data());
@@ -161,6 +174,33 @@ void run(Frame& request, Frame& answer) {
     for (const Copy* each : moments) answer.put(each->data(), each->size);
 }
 
+void sweep(Frame& request, Frame& answer) {
+    transfuse_sweep s = request.get<transfuse_sweep>();
+    const int32_t threads = request.get<int32_t>();
+    std::unique_ptr<GivenCode> before, after;
+    if (request.get<bool>()) before = std::make_unique<GivenCode>(request);
+    if (request.get<bool>()) after = std::make_unique<GivenCode>(request);
+    s.before = before ? &before->code : nullptr, s.after = after ? &after->code : nullptr;
+    std::vector<std::unique_ptr<Copy>> copies(request.get<size_t>());
+    for (auto& each : copies) each = std::make_unique<Copy>(request);
+    std::vector<transfuse_view> outs(2), values(s.values_count), others(s.others_count);
+    for (auto* views : {&outs, &values, &others})
+        for (transfuse_view& view : *views) {
+            view = request.get<transfuse_view>();
+            const size_t which = request.get<size_t>(), offset = request.get<size_t>();
+            view.data = which < copies.size() ? copies[which]->data() + offset : nullptr;
+        }
+    std::copy(outs.begin(), outs.end(), s.outs);
+    s.values = values.data(), s.others = others.data();
+    int status = transfuse_sweep_run(&s, threads);
+    std::string why = transfuse_message();
+    for (const auto& each : copies)
+        if (!each->intact()) status = 1, why = "the emulated core wrote outside its tensors";
+    answer.put(status);
+    if (status) answer.put_text(why);
+    for (const auto& each : copies) answer.put(each->data(), each->size);
+}
+
 Frame answered(Frame& request) {
     Frame answer;
     switch (request.get<Function>()) {
@@ -172,6 +212,7 @@ Frame answered(Frame& request) {
         case Function::FINITE: finite(request, answer); break;
         case Function::DECIDE: decide(request, answer); break;
         case Function::RUN: run(request, answer); break;
+        case Function::SWEEP: sweep(request, answer); break;
     }
     return answer;
 }

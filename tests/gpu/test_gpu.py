@@ -23,7 +23,8 @@ from torch import Tensor
 from transfuse import conv_transpose2d, fills
 from transfuse.accuracy import Oracle
 from transfuse.backends.triton import Triton
-from transfuse.backends.triton.kernels import hopper, hopper_window
+from transfuse.backends.triton.engines.hopper_strip import strip_kernel
+from transfuse.backends.triton.engines.hopper_window import window_kernel
 from transfuse.chain import Chain
 from transfuse.check import check
 from transfuse.operators import OPERATORS
@@ -182,17 +183,17 @@ def test_second_device() -> None:
 @pytest.mark.parametrize("slug", OPERATORS)
 def test_launches_are_those_of_triton(slug: str, arithmetic: str) -> None:
     """Asked directly, the driver computes the same bits as when Triton's launcher asks it."""
-    from transfuse.backends.triton import engine
+    from transfuse.backends.triton import calls
 
     chain, problem, x, w, operands = given(slug, arithmetic)
-    engine._ready.clear()
+    calls._ready.clear()
     right = Triton().run(chain, problem, x, w, operands)
-    (recipe,) = (ready.recipe for ready in engine._ready.values())
-    assert recipe.frames is not None, "not as expected, and so Triton launches"
+    (launch_plan,) = (ready.launch_plan for ready in calls._ready.values())
+    assert launch_plan.buffers is not None, "not as expected, and so Triton launches"
     fast = Triton().run(chain, problem, x, w, operands)
-    frames, recipe.frames = recipe.frames, None
+    buffers, launch_plan.buffers = launch_plan.buffers, None
     slow = Triton().run(chain, problem, x, w, operands)
-    recipe.frames = frames
+    launch_plan.buffers = buffers
     assert same_bits(fast, right)
     assert same_bits(slow, right)
 
@@ -245,7 +246,6 @@ SMALL = """
 import sys, torch
 from transfuse.check import check
 from transfuse.backends.triton import Triton
-from transfuse.backends.triton.kernels import hopper, hopper_window
 from transfuse.operators import OPERATORS
 operator = OPERATORS[sys.argv[1]]
 result = check(operator, operator.case("small").on("fp16", "cuda"), Triton(), seed=0)
@@ -281,7 +281,7 @@ def ours(report: str) -> list[str]:
     The last function of these files does nothing else: what warps do stands before it.
     """
     first = {}
-    for file in map(Path, (hopper.__file__, hopper_window.__file__)):
+    for file in map(Path, (strip_kernel.__file__, window_kernel.__file__)):
         source = file.read_text()
         first[file.name] = source[: source.rindex("\ndef ")].count("\n") + 2
     found = re.findall(r"(?:Read|Write) access at \S+ in (\S+):(\d+)", report)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from transfuse import fills
-from transfuse.backends.triton import Triton, engine
+from transfuse.backends.triton import Triton, calls
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
@@ -96,20 +96,20 @@ def test_calls_between_the_launches_of_others(
     """One of each kind, launch by launch, the other whole between any two of its launches."""
     made = call(name, arithmetic)
     tensors = [filled(made, seed, wild) for seed, wild in enumerate((False, True))]
-    engine._ready.clear()
+    calls._ready.clear()
     right = [Triton().run(*made, *each) for each in tensors]
-    (recipe,) = (ready.recipe for ready in engine._ready.values())
+    (launch_plan,) = (ready.launch_plan for ready in calls._ready.values())
     stream = torch.cuda.current_stream(cuda).cuda_stream
     for which, (x, weight, operands) in enumerate(tensors):
-        for before in range(1, len(recipe.launches)):
+        for before in range(1, len(launch_plan.launches)):
             out = torch.full_like(right[which], torch.nan)
-            scratch = torch.full((recipe.bytes,), 255, dtype=torch.uint8, device=cuda)
+            scratch = torch.full((launch_plan.bytes,), 255, dtype=torch.uint8, device=cuda)
             given = [each.data_ptr() for each in (x, weight, out, *operands.values())]
-            memory = [*given, *(scratch.data_ptr() + at for at, _, _ in recipe.scratch)]
-            for launch in recipe.launches[:before]:
+            memory = [*given, *(scratch.data_ptr() + at for at, _, _ in launch_plan.scratch)]
+            for launch in launch_plan.launches[:before]:
                 launch.again(memory, stream)
             other = Triton().run(*made, *tensors[1 - which])
-            for launch in recipe.launches[before:]:
+            for launch in launch_plan.launches[before:]:
                 launch.again(memory, stream)
             assert same_bits(out, right[which]), f"another call after {before} launches"
             assert same_bits(other, right[1 - which]), f"a call after {before} launches of another"

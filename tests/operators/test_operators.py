@@ -237,14 +237,15 @@ def test_solution_has_the_signature_of_its_document(slug: str) -> None:
 
 
 TAKES = {
-    PLAIN: "x weight * stride padding output_padding dilation groups out backend precision",
+    PLAIN: "x weight * stride padding output_padding dilation groups output_size "
+    "out backend precision",
     SOFTMAX: "x weight conv_bias add_bias * scaling_factor stride padding output_padding "
-    "out backend precision",
+    "output_size out backend precision",
     AVGPOOL: "x weight scale * pool_kernel clamp_min clamp_max stride padding output_padding "
-    "out backend precision",
+    "output_size out backend precision",
     BATCHNORM: "x weight bn_weight bn_bias gn_weight gn_bias * num_groups stride padding "
-    "output_padding groups out backend precision",
-    MAXSUM: "x weight conv_bias * stride padding out backend precision",
+    "output_padding groups output_size out backend precision",
+    MAXSUM: "x weight conv_bias * stride padding output_size out backend precision",
 }
 
 

@@ -15,6 +15,7 @@ from transfuse.plan import fused
 from transfuse.reference import evaluate, reference
 from transfuse.rewrite import rewritten
 from transfuse.stages import (
+    Kind,
     Stage,
     add,
     batch_norm,
@@ -24,15 +25,15 @@ from transfuse.stages import (
     scale,
     tanh,
 )
-from transfuse.stages.whole import BatchNorm, BatchStatistics, RunningNorm
+from transfuse.stages.norm import BatchStatistics
 
 Z = torch.randn(2, 3, 4, 4)
 MEAN, VAR = torch.zeros(3), torch.ones(3)
 
 
 def test_the_mode_decides_what_a_stage_sees() -> None:
-    assert isinstance(batch_norm("m", "v"), RunningNorm)
-    assert isinstance(batch_norm("m", "v", training=True), BatchNorm)
+    assert batch_norm("m", "v").sees(2) is Kind.POINTWISE
+    assert batch_norm("m", "v", training=True).sees(2) is Kind.WHOLE
     assert batch_norm("m", "v").updates == ()
     assert batch_norm("m", "v", training=True).updates == ("m", "v")
     assert batch_norm(training=True).updates == ()

@@ -92,12 +92,15 @@ PLAIN: dict[str, tuple[Callable[[], Any], Any]] = {
     "int where a float stands": (lambda: group_norm(2, eps=1).eps, 1.0),
     "bool where a float stands": (lambda: group_norm(2, eps=True).eps, 1.0),
     "NumPy's float where one stands": (lambda: group_norm(2, eps=np.float64(0.1)).eps, 0.1),
-    "NumPy's int as a size": (lambda: max_pool(np.int64(2)).kernel, 2),
-    "an integer without axes as a size": (lambda: max_pool(torch.tensor(2)).kernel, 2),
-    "a list of sizes": (lambda: max_pool([2, np.int32(3)]).kernel, (2, 3)),
-    "a torch.Size": (lambda: max_pool(torch.Size([2, 3])).kernel, (2, 3)),
+    "NumPy's int as a size": (lambda: max_pool(np.int64(2)).kernel_size, 2),
+    "an integer without axes as a size": (lambda: max_pool(torch.tensor(2)).kernel_size, 2),
+    "a list of sizes": (lambda: max_pool([2, np.int32(3)]).kernel_size, (2, 3)),
+    "a torch.Size": (lambda: max_pool(torch.Size([2, 3])).kernel_size, (2, 3)),
     "a list as stride": (lambda: max_pool(2, [1, 2]).stride, (1, 2)),
-    "NumPy's bool where one stands": (lambda: avg_pool(2, divide=np.bool_(False)).divide, False),
+    "NumPy's bool where one stands": (
+        lambda: avg_pool(2, ceil_mode=np.bool_(False)).ceil_mode,
+        False,
+    ),
     "a name": (lambda: scale("factor").arguments[0], "factor"),
     "NumPy's string as a name": (lambda: scale(np.str_("factor")).arguments[0], "factor"),
 }
@@ -123,15 +126,18 @@ REFUSED: dict[str, tuple[Callable[[], Stage], str]] = {
     "complex": (lambda: scale(1j), "scale: factor must be one of int, float, Tensor, str, not"),
     "NumPy's complex": (lambda: scale(np.complex64(1j)), "scale: factor must be one of int, float"),
     "array": (lambda: scale(np.ones(3)), "scale: factor must be one of .*, not ndarray"),
-    "set": (lambda: max_pool({2}), r"max_pool kernel must be an integer, not set \(\{2\}\)"),
-    "float": (lambda: max_pool(2.0), r"max_pool kernel must be an integer, not float \(2\.0\)"),
-    "floats": (lambda: max_pool([2, 2.0]), "max_pool kernel must be an integer, not float"),
-    "bool": (lambda: max_pool(True), "max_pool kernel must be an integer, not bool"),
-    "bool without axes": (lambda: max_pool(torch.tensor(True)), "kernel must be an integer, not b"),
+    "set": (lambda: max_pool({2}), r"max_pool kernel_size must be an integer, not set \(\{2\}\)"),
+    "float": (
+        lambda: max_pool(2.0),
+        r"max_pool kernel_size must be an integer, not float \(2\.0\)",
+    ),
+    "floats": (lambda: max_pool([2, 2.0]), "max_pool kernel_size must be an integer, not float"),
+    "bool": (lambda: max_pool(True), "max_pool kernel_size must be an integer, not bool"),
+    "bool without axes": (lambda: max_pool(torch.tensor(True)), "size must be an integer, not b"),
     "stride": (lambda: max_pool(2, 1.5), r"max_pool stride must be an integer, not float \(1\.5\)"),
     "padding": (lambda: avg_pool(2, 2, None), "avg_pool padding must be an integer, not NoneType"),
-    "nested": (lambda: max_pool([[2, 2]]), "max_pool kernel must be an integer, not list"),
-    "divide": (lambda: avg_pool(2, divide=0), "avg_pool: divide must be bool, not int"),
+    "nested": (lambda: max_pool([[2, 2]]), "max_pool kernel_size must be an integer, not list"),
+    "ceil_mode": (lambda: avg_pool(2, ceil_mode=0), "avg_pool: ceil_mode must be bool, not int"),
     "rank": (lambda: conv_transpose(2.0), r"conv_transpose rank must be an integer, not float"),
     "bias": (
         lambda: conv_transpose(2, 1.0),
@@ -153,7 +159,14 @@ def every_stage() -> list[Stage]:
     def below(kind: type) -> list[type]:
         return [each for sub in kind.__subclasses__() for each in (sub, *below(sub))]
 
-    ready: dict[str, Any] = {"kernel": 2, "rank": 2, "num_groups": 2, "key": "k", "function": tanh}
+    ready: dict[str, Any] = {"kernel_size": 2, "rank": 2, "key": "k", "function": tanh}
+    ready |= {
+        "dim": 2,
+        "output_size": 2,
+        "upscale_factor": 2,
+        "made": "group_norm",
+        "over": "batch",
+    }
     made = []
     for kind in below(Stage):
         if kind.__module__.startswith("transfuse.") and hasattr(kind, "name"):

@@ -81,7 +81,7 @@ def test_avg_pool_counts_padding_as_zeros(size, kernel, stride, padding) -> None
 
 @each_geometry
 def test_avg_pool_without_its_division_is_the_sum(size, kernel, stride, padding) -> None:
-    stage, x = AvgPool(kernel, stride, padding, divide=False), values(size)
+    stage, x = AvgPool(kernel, stride, padding, divisor_override=1), values(size)
     torch.testing.assert_close(stage.apply(x, {}), pooled(stage, x, math.fsum), rtol=0, atol=2e-14)
 
 
@@ -144,7 +144,7 @@ ILLEGAL = [
     (avg_pool(3, 1, 2), "padding must be 0 to 1 (half of kernel=3), but got padding=2"),
     (avg_pool(3, 1, -1), "padding must be 0 to 1 (half of kernel=3), but got padding=-1"),
     (max_pool(6), "input of size [4, 9] is smaller than a window of 6"),
-    (max_pool((1, 2, 3)), "kernel to be one integer or 2 of them"),
+    (max_pool((1, 2, 3)), "kernel_size to be one integer or 2 of them"),
 ]
 
 
@@ -184,7 +184,7 @@ def test_windows_that_torch_refuses(pool: Callable[..., Window], rank: int) -> N
         (max_pool(2, padding=1), "max_pool(2, padding 1)", False),
         (max_pool((2, 3)), "max_pool(2x3)", True),
         (avg_pool("pool_kernel"), "avg_pool(pool_kernel)", True),
-        (AvgPool(2, divide=False), "sum_pool(2)", True),
+        (AvgPool(2, divisor_override=1), "avg_pool(2, divisor_override=1)", True),
         (ExtremumPool(2, sign="g"), "extremum_pool(2 by sign of g)", True),
     ],
     ids=str,
@@ -202,7 +202,7 @@ def test_names() -> None:
     sign, env = torch.ones(2), {}
     assert ExtremumPool(2, sign=sign).lift("pool1", env) == ExtremumPool(2, sign="pool1.sign")
     assert env == {"pool1.sign": sign}
-    with pytest.raises(TypeError, match="avg_pool kernel must be an integer, not str"):
+    with pytest.raises(TypeError, match="avg_pool kernel_size must be an integer, not str"):
         avg_pool("k").shape(Shape(1, 1, (4,)))
 
 

@@ -1,7 +1,9 @@
-"""What a backend answers: can it run this, what would it do, and the result."""
+"""What a backend answers: can it run this, what would it do, and how."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from torch import Tensor
@@ -30,13 +32,24 @@ class Verdict:
         return self.reason or (f"yes, but {self.yields}" if self.yields else "yes")
 
 
-class Backend(Protocol):
+class Executable(Protocol):
+    """A chain on a problem with everything decided: what is left is to run it on tensors.
+
+    The tensors have been checked. It writes into ``out`` where one is given and returns the result.
+    Where it cannot after all, it raises ``errors.Declined`` before it writes, and its backend's
+    verdict is no from then on.
+    """
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
+    ) -> Tensor: ...
+
+
+class Backend(ABC):
     """One way to run chains.
 
-    ``verdict`` and ``plan`` are pure: they look at the chain and the problem, never at tensors.
-    ``run`` is only asked where the verdict is yes, with tensors that have been checked; it writes
-    into ``out`` where one is given and returns the result. Where it cannot after all, it raises
-    ``errors.Declined`` before it writes, and the verdict is no from then on.
+    All answers are pure: they look at the chain and the problem, never at tensors. ``prepare`` is
+    only asked where the verdict is yes.
     """
 
     name: str
@@ -45,13 +58,28 @@ class Backend(Protocol):
     differentiable: bool
     """Whether it runs torch operations alone, which gradients, traces and transforms follow."""
 
-    def verdict(self, chain: Chain, problem: Problem) -> Verdict: ...
+    def __eq__(self, other: object) -> bool:
+        """Backends have no state: two of one class are the same."""
+        return type(self) is type(other)
 
-    def plan(self, chain: Chain, problem: Problem) -> Plan: ...
+    def __hash__(self) -> int:
+        return hash(type(self))
 
+    @abstractmethod
+    def verdict(self, chain: Chain, problem: Problem) -> Verdict:
+        """Whether it runs a chain."""
+
+    @abstractmethod
+    def plan(self, chain: Chain, problem: Problem) -> Plan:
+        """The passes that it would run."""
+
+    @abstractmethod
     def ulp(self, problem: Problem) -> float:
         """The ulp of its arithmetic: what its results are judged by."""
-        ...
+
+    @abstractmethod
+    def prepare(self, chain: Chain, problem: Problem) -> Executable:
+        """All that can be done before tensors are there."""
 
     def run(
         self,
@@ -61,4 +89,12 @@ class Backend(Protocol):
         weight: Tensor,
         operands: Mapping[str, Tensor],
         out: Tensor | None = None,
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """Prepare, unless that was done before, and run."""
+        return prepared(self, chain, problem)(x, weight, operands, out)
+
+
+@lru_cache(maxsize=4096)
+def prepared(backend: Backend, chain: Chain, problem: Problem) -> Executable:
+    """What a backend prepares, kept: the one place where it is."""
+    return backend.prepare(chain, problem)

@@ -7,21 +7,22 @@ multiplies float32 as the problem's precision says; its gradients, as torch is s
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from transfuse.backends.base import Verdict
+from transfuse.backends.base import Backend, Executable, Verdict
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan, staged
 from transfuse.problem import Problem
 from transfuse.reference import evaluate
 from transfuse.stages import Env
-from transfuse.stages.whole import write
+from transfuse.stages.running import write
 
 
-class Eager:
+class Eager(Backend):
     name = "eager"
     device = ""
     differentiable = True
@@ -37,25 +38,26 @@ class Eager:
             return 2.0**-10
         return torch.finfo(_compute_type(problem)).eps
 
-    def run(
-        self,
-        chain: Chain,
-        problem: Problem,
-        x: Tensor,
-        weight: Tensor,
-        operands: Mapping[str, Tensor],
-        out: Tensor | None = None,
-    ) -> Tensor:
-        compute = _compute_type(problem)
-        # Norms may have operands wider than the values.
-        wide = {k: v.to(torch.promote_types(v.dtype, compute)) for k, v in operands.items()}
-        updated: Env = {}
-        y = evaluate(chain, problem, x.to(compute), weight.to(compute), wide, updated=updated).to(
-            x.dtype
-        )
-        y = y if out is None else out.copy_(y)
-        write(operands, updated)
-        return y
+    def prepare(self, chain: Chain, problem: Problem) -> Executable:
+        return partial(_run, chain, problem)
+
+
+def _run(
+    chain: Chain,
+    problem: Problem,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None = None,
+) -> Tensor:
+    compute = _compute_type(problem)
+    # Norms may have operands wider than the values.
+    wide = {k: v.to(torch.promote_types(v.dtype, compute)) for k, v in operands.items()}
+    updated: Env = {}
+    y = evaluate(chain, problem, x.to(compute), weight.to(compute), wide, updated=updated)
+    y = y.to(x.dtype) if out is None else out.copy_(y)
+    write(operands, updated)
+    return y
 
 
 def _compute_type(problem: Problem) -> torch.dtype:

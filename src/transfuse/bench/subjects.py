@@ -1,4 +1,4 @@
-"""What is measured: an operator's named cases, sweeps along one axis, real layers, any line."""
+"""What is measured: an operator's named cases, sizes along one axis, real layers, drawn chains."""
 
 import json
 import re
@@ -8,14 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from transfuse import draws
 from transfuse.cases import Case
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS, operator
 from transfuse.problem import Problem
 from transfuse.stages import conv_transpose
 
-SETS = ("benchmark", "cpu", "small", "ragged", "sweep", "layers")
-"""Sets of cases; the first four are declared by each operator."""
+SETS = ("benchmark", "cpu", "small", "ragged", "sweep", "layers", "chains")
+"""Sets of cases; the first four are declared by each operator, the last two are of no operator."""
+CHAINS = "drawn-chains"
+"""Chains drawn by seed, as if they were one operator."""
+DRAWN = 60
 PLAIN = re.compile(r"conv-transpose([123])d")
 """The plain convolution with bias, for layers and lines of any rank."""
 
@@ -41,11 +45,13 @@ def subjects(slugs: list[str], sets: list[str], lines: list[str], device: str) -
     if unknown:
         raise ValueError(f"unknown set of cases {unknown[0]!r}; known: {', '.join(SETS)}")
     found: list[Subject] = []
-    for slug in slugs or OPERATORS:
+    for slug in [slug for slug in slugs if slug != CHAINS] or ([] if slugs else OPERATORS):
         found += [_given(slug, line) for line in lines]
         found += [each for name in sets for each in _of_set(slug, name, device)]
     if "layers" in sets and not slugs:
         found += layers()
+    if "chains" in sets and (not slugs or CHAINS in slugs):
+        found += chains(draws.LARGE if device == "cpu" else draws.HUGE)
     if not found:
         raise ValueError(f"nothing to measure: {', '.join(slugs)} has no {', '.join(sets)}")
     return found
@@ -108,6 +114,15 @@ def plain_chain(rank: int, bias: bool) -> Chain:
 def layers() -> list[Subject]:
     """The transposed convolutions of published models, at their own sizes."""
     return [_layer(facts) for facts in _layer_facts()]
+
+
+def chains(size: draws.Size) -> list[Subject]:
+    """Chains of any stages, drawn by seed."""
+    drawn = ((seed, draws.drawn(seed, size)) for seed in range(DRAWN))
+    return [
+        Subject(CHAINS, f"{seed}: {chain}", chain, Case(problem))
+        for seed, (chain, problem) in drawn
+    ]
 
 
 @cache

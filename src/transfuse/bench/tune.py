@@ -1,7 +1,7 @@
-"""Tiles by measurement: pass by pass, candidate by candidate, the best one kept on disk.
+"""Tiles by measurement: segment by segment, candidate by candidate, the best one kept on disk.
 
-A candidate is timed as the whole call, the other passes as they are: what one pass leaves behind,
-the next one reads.
+A candidate is timed as the whole call, the other segments as they are: what one segment leaves
+behind, the next one reads.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from transfuse.accuracy import SAFETY, longest_sum
-from transfuse.backends.triton import Triton, engine, lower, tuned
-from transfuse.backends.triton import config as tiling
-from transfuse.backends.triton.kernels.convolve import convolve
+from transfuse.backends.triton import Triton, calls, lower, tuned
+from transfuse.backends.triton.engines.portable import tiling
+from transfuse.backends.triton.engines.portable.convolve_kernel import convolve
+from transfuse.backends.triton.engines.workload import Workload, workload_of
 from transfuse.backends.triton.launch import Launch
-from transfuse.backends.triton.recipe import Recipe
+from transfuse.backends.triton.launch_plan import LaunchPlan
 from transfuse.bench.clock import Clock
 from transfuse.bench.statistics import spread
 from transfuse.chain import Chain
@@ -35,14 +36,14 @@ FINAL = (3, 25, 2.0)
 class Trial:
     """One choice of tiles: seconds, or why it is out."""
 
-    config: tiling.Config
+    config: tiling.Tiling
     seconds: float = float("inf")
     fault: str = ""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found for one pass, and the file that holds it now."""
+    """What was found for one segment, and the file that holds it now."""
 
     key: tuned.Key
     problem: str
@@ -60,7 +61,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A pass that has no tiles to tune, and why."""
+    """A segment that has no tiles to tune, and why."""
 
     key: tuned.Key
     problem: str
@@ -68,10 +69,10 @@ class Skipped:
 
 
 class Tuner:
-    """The passes of one problem that convolve; iterating tunes them in order.
+    """The segments of one problem that convolve; iterating tunes them in order.
 
-    ``budget`` seconds go to each pass and at most ``most`` candidates; ``tell`` hears of each one.
-    What an interrupt leaves of a pass is kept, too.
+    ``budget`` seconds go to each segment and at most ``most`` candidates; ``tell`` hears of each.
+    What an interrupt leaves of a segment is kept, too.
     """
 
     def __init__(
@@ -90,46 +91,46 @@ class Tuner:
         self.chain, self.plan, self.problem = chain, plan, problem
         self.clock, self.tell = clock, tell
         self.budget, self.most = budget, most or 2**31
-        self.program, self.core = lower.program(chain, plan), plan.chain.core(problem)
+        self.lowered, self.core = lower.lowered(chain, plan), plan.chain.core(problem)
         self.x, self.weight, self.operands = real(chain, problem, seed=0)
         shape = plan.chain.shapes(problem)[-1].dims
         self.out = torch.empty(shape, dtype=self.x.dtype, device=self.x.device)
         self.gpu, self.capability = tuned.gpu(self.x.device), tuned.capability(self.x.device)
         self.slack = SAFETY * sqrt(longest_sum(chain, problem)) * Triton().ulp(problem)
         self.expected: Tensor | None = None
-        self.recipes: dict[tiling.Config, Recipe] = {}
-        self.passes = [each for each in self.program.passes if each.convolves]
+        self.launch_plans: dict[tiling.Tiling, LaunchPlan] = {}
+        self.segments = [each for each in self.lowered.segments if each.convolves]
 
     def __iter__(self) -> Iterator[Outcome | Skipped]:
-        for each, served in zip(self.passes, self._recipe().engines, strict=True):
-            shape = tiling.shape_of(self.program, self.core, each)
-            self.recipes.clear()
-            if served != tuned.PORTABLE:
-                key = tuned.key(self.program, self.core, each, self.gpu, served)
-                yield Skipped(key, str(self.problem), f"the {served} loop runs it")
+        for each, served in zip(self.segments, self._launch_plan().served, strict=True):
+            work = workload_of(self.lowered, self.core, each)
+            self.launch_plans.clear()
+            if served.engine != tuned.PORTABLE:
+                key = tuned.key(self.lowered, self.core, each, self.gpu, served.engine)
+                yield Skipped(key, str(self.problem), f"the engine {served.engine} runs it")
                 continue
             trials: list[Trial] = []
             stopped: BaseException | None = None
             try:
-                self._screen(each, shape, trials)
+                self._screen(each, work, trials)
                 trials += self._race(each, trials)
             except (KeyboardInterrupt, Exception) as error:
                 stopped = error
             if any(not trial.fault for trial in trials):
-                yield self._keep(each, shape, trials)
+                yield self._keep(each, work, trials)
             if stopped is not None:
                 raise stopped
             if all(trial.fault for trial in trials):
                 raise RuntimeError(f"no tiles run {self.problem}: {trials[0].fault}")
 
-    def _screen(self, each: lower.Pass, shape: tiling.Shape, trials: list[Trial]) -> None:
+    def _screen(self, each: lower.Segment, work: Workload, trials: list[Trial]) -> None:
         """Try candidates until time or number is spent; the first one always."""
         begun = perf_counter()
 
         def spent() -> float:
             return max((perf_counter() - begun) / self.budget, len(trials) / self.most)
 
-        for config in self._order(each, shape, trials, spent):
+        for config in self._order(each, work, trials, spent):
             trials.append(self._try(each, config))
             self.tell(trials[-1], min(trials, key=_seconds))
             if spent() >= 1:
@@ -137,47 +138,47 @@ class Tuner:
 
     def _order(
         self,
-        each: lower.Pass,
-        shape: tiling.Shape,
+        each: lower.Segment,
+        work: Workload,
         trials: list[Trial],
         spent: Callable[[], float],
-    ) -> Iterator[tiling.Config]:
+    ) -> Iterator[tiling.Tiling]:
         """The heuristic's and what is in force; the usual ones up to half the budget; all that
         have the form and box of the best; then everything else."""
-        seen: set[tiling.Config] = set()
+        seen: set[tiling.Tiling] = set()
 
-        def fresh(configs: Iterator[tiling.Config]) -> Iterator[tiling.Config]:
+        def fresh(configs: Iterator[tiling.Tiling]) -> Iterator[tiling.Tiling]:
             for config in configs:
                 if config not in seen:
                     seen.add(config)
                     yield config
 
-        known = tuned.choose(self.program, self.core, each, shape, self.gpu, self.capability)
-        yield from fresh(iter((tiling.heuristic(shape, self.capability), known.config)))
-        space = fresh(tiling.space(shape, self.capability))
+        known = tuned.choose(self.lowered, self.core, each, work, self.gpu, self.capability)
+        yield from fresh(iter((tiling.heuristic(work, self.capability), known.config)))
+        space = fresh(tiling.space(work, self.capability))
         for config in space:
             yield config
             if spent() >= 0.5:
                 break
         best = min(trials, key=_seconds).config
-        yield from fresh(tiling.around(shape, best.form, best.box, self.capability))
+        yield from fresh(tiling.around(work, best.form, best.box, self.capability))
         yield from space
 
-    def _try(self, each: lower.Pass, config: tiling.Config, whole: bool = False) -> Trial:
+    def _try(self, each: lower.Segment, config: tiling.Tiling, whole: bool = False) -> Trial:
         """Compile, compare with the first that ran, time.
 
         Weights are finite here, so that only what is kept is compiled for others, too: ``whole``.
         """
 
-        def choose(other: lower.Pass, shape: tiling.Shape) -> tiling.Config:
+        def choose(other: lower.Segment, work: Workload) -> tiling.Tiling:
             if other == each:
                 return config
-            rest = (shape, self.gpu, self.capability)
-            return tuned.choose(self.program, self.core, other, *rest).config
+            rest = (work, self.gpu, self.capability)
+            return tuned.choose(self.lowered, self.core, other, *rest).config
 
         self.out.fill_(torch.nan)  # what a candidate does not write shows
         try:
-            made = self._recipe(choose)
+            made = self._launch_plan(choose)
             if not whole:
                 made.launches = [launch for launch in made.launches if not _careful(launch)]
             self._call(made)
@@ -188,10 +189,10 @@ class Tuner:
             return Trial(config, fault=f"{type(error).__name__}: {error}".splitlines()[0])
         if fault:
             return Trial(config, fault=fault)
-        self.recipes[config] = made
+        self.launch_plans[config] = made
         return Trial(config, self._times([config], SCREEN)[config])
 
-    def _race(self, each: lower.Pass, trials: list[Trial]) -> list[Trial]:
+    def _race(self, each: lower.Segment, trials: list[Trial]) -> list[Trial]:
         """The best again, in turn, so that none has the quieter moment."""
         ran = sorted((trial for trial in trials if not trial.fault), key=_seconds)
         finalists = [trial.config for trial in ran[:FINALISTS]]
@@ -203,41 +204,41 @@ class Tuner:
         return out + [Trial(*timed) for timed in times.items()]
 
     def _times(
-        self, configs: list[tiling.Config], rounds: tuple[int, int, float]
-    ) -> dict[tiling.Config, float]:
+        self, configs: list[tiling.Tiling], rounds: tuple[int, int, float]
+    ) -> dict[tiling.Tiling, float]:
         """Median seconds of each, in interleaved rounds."""
         fewest, most, seconds = rounds
-        samples: dict[tiling.Config, list[float]] = {config: [] for config in configs}
+        samples: dict[tiling.Tiling, list[float]] = {config: [] for config in configs}
         begun = perf_counter()
         for turn in range(most):
             if turn >= fewest and perf_counter() - begun > seconds:
                 break
             for config in configs:
-                call = partial(self._call, self.recipes[config])
+                call = partial(self._call, self.launch_plans[config])
                 samples[config].append(self.clock.time(call)[0])
         return {config: spread(found).median for config, found in samples.items()}
 
-    def _keep(self, each: lower.Pass, shape: tiling.Shape, trials: list[Trial]) -> Outcome:
+    def _keep(self, each: lower.Segment, work: Workload, trials: list[Trial]) -> Outcome:
         """Put the best on disk; what was timed twice counts by its last time."""
         last = {trial.config: trial for trial in trials}
         # Those of the final were timed together: a screening time does not beat them.
         final = [trial for trial in trials[len(last) :] if not trial.fault]
         best = min(final or last.values(), key=_seconds)
         faults = tuple(trial.fault for trial in last.values() if trial.fault)
-        key = tuned.key(self.program, self.core, each, self.gpu)
+        key = tuned.key(self.lowered, self.core, each, self.gpu)
         entry = tuned.Entry(key, tuned.encoded(best.config), 1e3 * best.seconds, str(self.problem))
         file = tuned.put([entry])
-        heuristic = last[tiling.heuristic(shape, self.capability)]
+        heuristic = last[tiling.heuristic(work, self.capability)]
         return Outcome(key, str(self.problem), best, heuristic, len(last), faults, str(file))
 
-    def _recipe(
-        self, choose: Callable[[lower.Pass, tiling.Shape], tiling.Config] | None = None
-    ) -> Recipe:
+    def _launch_plan(
+        self, choose: Callable[[lower.Segment, Workload], tiling.Tiling] | None = None
+    ) -> LaunchPlan:
         tensors = (self.x, self.weight, self.operands, self.out)
-        return engine.prepare(self.chain, self.plan, *tensors, choose).recipe
+        return calls.prepare(self.chain, self.plan, *tensors, choose).launch_plan
 
-    def _call(self, made: Recipe) -> None:
-        engine.follow(made, engine.given(self.x, self.weight, self.operands, self.out))
+    def _call(self, made: LaunchPlan) -> None:
+        calls.follow(made, calls.given(self.x, self.weight, self.operands, self.out))
 
     def _synchronize(self) -> None:
         if self.x.is_cuda:
@@ -258,8 +259,8 @@ class Tuner:
 
 
 def _careful(launch: Launch) -> bool:
-    """Whether it is the second launch of a pass, for weights that are not finite."""
-    return launch.kernel is convolve and launch.arguments[-1] is True
+    """Whether it is the second launch of a segment, for weights that are not finite."""
+    return launch.kernel is convolve and launch.arguments[-1].careful
 
 
 def _seconds(trial: Trial) -> float:

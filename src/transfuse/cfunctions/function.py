@@ -5,7 +5,7 @@ that a call brings, and what it asks about them is asked in C++ when the call is
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -18,9 +18,12 @@ from transfuse.chain import Chain
 from transfuse.errors import DocumentError
 from transfuse.operators import Operator
 from transfuse.operators.operator import OPTIONS
-from transfuse.problem import AXES
+from transfuse.problem import AXES, Shape
 from transfuse.problems import Parameter
 from transfuse.rewrite import rewritten
+from transfuse.stages import ConvTranspose
+from transfuse.stages.norm import Norm
+from transfuse.stages.reduce import Reduce
 from transfuse.symbols import Symbol, written
 
 FINITE = "finite"
@@ -34,6 +37,9 @@ WORDS = """
     Call Step Tensor Windows call element finite larger operands refuse smaller std suffix
 """
 """Words of C, of C++ and of the functions themselves, which no parameter can be called."""
+
+NORMS = ("batch_norm", "group_norm")
+"""Those with statistics of their own that ``call.h`` checks."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,9 @@ class CFunction:
                 f"{operator.slug}: a C function cannot move the running statistics "
                 f"{' and '.join(operator.chain.updates)}"
             )
+        for stage in operator.chain.stages:
+            if isinstance(stage, Norm) and stage.training and stage.made not in NORMS:
+                raise DocumentError(f"{operator.slug}: a C function cannot check {stage}")
         self._programs = ways(self._program)
 
     @property
@@ -120,7 +129,7 @@ class CFunction:
         """What the stages ask of the values before them, in the order in which Python asks it."""
         chain, found = self._bound, []
         pools = (lower.prologue(Chain(each, chain.conv)) for each in chain.prologue)
-        for each in (*pools, Instruction("convolve"), *(step for _, step in lower.steps(chain))):
+        for each in (*pools, Instruction("convolve"), *(step for _, step in self._steps(chain))):
             match each:
                 case Instruction(op="max_pool" | "sum_pool", windows=windows):
                     name = "max_pool" if each.op == "max_pool" else "avg_pool"
@@ -138,7 +147,7 @@ class CFunction:
         """The tensors beside input and kernel: name, address, elements."""
         channels: dict[str, str] = {}
         now = self._size("out_channels")
-        for _, each in lower.steps(self._bound):
+        for _, each in self._steps(self._bound):
             used = [each.t0, each.t1, each.t2, each.t3, *(each.code.operands if each.code else ())]
             channels |= {name: now for name in used if name is not None}
             now = "1" if each.op == "sum" else now
@@ -152,17 +161,32 @@ class CFunction:
         numbers: dict[str, Any] = {p.name: _symbol(p) for p in self.operator.scalars}
         return self.operator.chain.bind(numbers)
 
+    def _shapes(self, chain: Chain) -> list[Shape]:
+        """The values before each stage, as far as steps go by them: channels, and how many axes."""
+        sizes: dict[str, Any] = {p.name: _symbol(p) for p in self.document.scalars}
+        rank, channels, found = chain.conv.rank, sizes["in_channels"], []
+        for stage in chain.stages:
+            found.append(Shape(sizes["batch_size"], channels, (1,) * rank))
+            if isinstance(stage, ConvTranspose):
+                channels = sizes["out_channels"]
+            elif isinstance(stage, Reduce) and 1 in stage.axes(rank):
+                channels = 1
+        return found
+
+    def _steps(self, chain: Chain) -> Iterator[tuple[int, Instruction]]:
+        return lower.steps(chain, self._shapes(chain))
+
     def _program(self) -> Program:
         """The program for the answers at hand."""
         assume = not self.operator.operands or bool(Symbol(FINITE, bool))
         chain = rewritten(self._bound, assume)
-        if reason := lower.refusal(chain):
+        if reason := lower.refusal(chain, self._shapes(chain)):
             raise DocumentError(f"{self.operator.slug}: the core cannot run it: {reason}")
         pool, factor = lower.prologue(chain), written(chain.conv.weight_scale)
         return Program(
             "" if pool is None else _step(pool),
             "" if factor == "1.0" else factor,
-            tuple(_step(each) for _, each in lower.steps(chain)),
+            tuple(_step(each) for _, each in self._steps(chain)),
         )
 
     @property
@@ -234,7 +258,8 @@ def _map(code: Code) -> str:
 
     numbers = ", ".join(map(_real, code.numbers))
     lines = ", ".join(instruction(*each) for each in code.instructions)
-    return f"call.map({{{numbers}}}, {{{', '.join(code.operands)}}}, {{{lines}}})"
+    operands = ", ".join(code.operands)
+    return f"call.map({{{numbers}}}, {{{operands}}}, {code.registers}, {{{lines}}})"
 
 
 def _windows(windows: tuple[tuple[Any, ...], ...]) -> str:

@@ -9,7 +9,9 @@ from transfuse.stages import conv_transpose, max_pool, sum
 
 conv_transpose3d_max_max_sum = Operator(
     "conv-transpose3d-max-max-sum",
-    Chain(conv_transpose(3, bias="conv_bias"), max_pool(2), max_pool(3), sum("channels")),
+    Chain(
+        conv_transpose(3, bias="conv_bias"), max_pool(2), max_pool(3), sum("channels", keepdim=True)
+    ),
     benchmark="n16 ci32 co64 i32x32x32 k5 s2 p2",
     cpu="n1 ci32 co64 i32x32x32 k5 s2 p2",
     small="n2 ci3 co4 i4x4x7 k5 s2 p2",

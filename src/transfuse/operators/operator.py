@@ -16,14 +16,16 @@ from transfuse.chain import Chain
 from transfuse.errors import DocumentError
 from transfuse.front import call, compute, exactly, kernel_groups
 from transfuse.geometry import integer
-from transfuse.problem import AXES, Problem
+from transfuse.problem import AXES, Problem, expect_in_torch
 from transfuse.problems import Document, Parameter, document
 from transfuse.stages import Number
 from transfuse.tensors import describe
 
 OPTIONS = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
 """The per-axis options of a convolution, with torch's defaults."""
-OWN = frozenset({"input", "x", "weight", "out", "backend", "precision", "groups", *OPTIONS})
+OWN = frozenset(
+    {"input", "x", "weight", "groups", "output_size", "out", "backend", "precision", *OPTIONS}
+)
 """Names of every operator's own arguments, in calls and in messages."""
 SHORTEST = 5
 """The words that a problem line has at least: n, ci, co, i, k."""
@@ -114,7 +116,7 @@ class Operator:
         keywords: dict[str, Any] = {p.name: Argument.empty for p in self.scalars}
         keywords |= {option: OPTIONS[option] for option in self.options}
         keywords |= {"groups": 1} if self.grouped else {}
-        keywords |= {"out": None, "backend": None, "precision": "auto"}
+        keywords |= {"output_size": None, "out": None, "backend": None, "precision": "auto"}
         arguments += [
             Argument(name, Argument.KEYWORD_ONLY, default=default)
             for name, default in keywords.items()
@@ -237,7 +239,7 @@ class Solution:
         channels = numbers["out_channels"]
         if op.chain.conv.either_kernel and weight.dim() == op.rank + 2:
             groups = kernel_groups(weight, channels, groups)
-        return Problem(
+        problem = Problem(
             batch=numbers["batch_size"],
             in_channels=numbers["in_channels"],
             out_channels=channels,
@@ -247,6 +249,8 @@ class Solution:
             groups=groups,
             **describe(x, exotic=exotic),
         )
+        expect_in_torch(problem)
+        return problem
 
 
 def number(parameter: Parameter, value: object) -> Number:

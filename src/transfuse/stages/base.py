@@ -1,6 +1,6 @@
 """What every stage states: its kind, its shape, what it needs, and its maths in torch."""
 
-from collections.abc import Container, Hashable, Iterator, Mapping, MutableMapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import reduce
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from transfuse.problem import Shape
 from transfuse.stages.values import Kinds, admitted, exact, plain
+from transfuse.stages.walk import Walk
 
 Number = int | float
 Operand = Tensor | str | None
-"""A per-channel tensor: the tensor itself, or the name it will be given under."""
+"""A tensor beside the values: the tensor itself, or the name it will be given under."""
 Env = MutableMapping[str, Tensor]
 """Operands by name, as the maths reads them; statistics are added to it on the way."""
 
@@ -29,6 +30,8 @@ class Kind(str, Enum):
     CHANNEL = "channel"  # all channels of one position
     WINDOW = "window"  # all positions of one window
     WHOLE = "whole"  # a statistic over more than any tile
+    AXES = "axes"  # all along some other axes: no engine's affair, but a sweep's
+    FORM = "form"  # nothing: it moves no value
     CONVOLUTION = "convolution"
 
 
@@ -52,6 +55,11 @@ class Stage:
     """Small integers in, exactly representable values out: results can be compared bit for bit."""
     mixes: ClassVar[bool] = False
     """Whether its tensors may be float32 beside values of 16 bits, as with torch's norms."""
+    gathers: ClassVar[bool] = True
+    applies: ClassVar[bool] = True
+    """Of one that sees the whole: whether it takes a statistic, and whether it needs one."""
+    reshapes: ClassVar[bool] = False
+    """Whether the result has other axes than the values between stages; see ``form``."""
 
     def __init_subclass__(cls) -> None:
         # Put here before the dataclass decorator looks, or it would make its own for each class.
@@ -84,9 +92,25 @@ class Stage:
         """Whatever it was declared with: numbers, names, tensors and the like."""
         return tuple(vars(self).values())
 
+    def sees(self, rank: int) -> Kind:
+        """What it must see at once among values of ``rank`` spatial axes."""
+        return self.kind
+
+    def scope(self, shape: Shape) -> int:
+        """How many values one statistic of it covers."""
+        return 1
+
     def shape(self, shape: Shape) -> Shape:
         """The shape this stage gives for ``shape``; raises as torch does where it cannot."""
         return shape
+
+    def form(self, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """The sizes of the result where those of the values are ``dims``.
+
+        A stage that drops or joins axes does so at the end alone: between stages there are always
+        samples, channels and space.
+        """
+        return dims
 
     def need(self, extents: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
         """How far along each axis the input must be known to give ``extents`` outputs."""
@@ -96,14 +120,18 @@ class Stage:
         """The maths, in torch, in the type of ``x``."""
         raise NotImplementedError
 
+    def sweep(self, walk: Walk) -> None:
+        """What it does to stored values, in the words of ``walk``; by default torch alone can."""
+        raise NotImplementedError
+
     @property
     def operands(self) -> tuple[str, ...]:
-        """Names of the per-channel tensors it reads."""
+        """Names of the tensors it reads."""
         return tuple(value for _, value in self.parameters() if isinstance(value, str))
 
     @property
     def updates(self) -> tuple[str, ...]:
-        """Names of the per-channel tensors it writes to."""
+        """Names of the tensors it writes to."""
         return ()
 
     @property
@@ -117,6 +145,22 @@ class Stage:
         """The stage with numbers in place of the names in ``scalars``."""
         named = {k: v for k, v in self.parameters() if isinstance(v, str)}
         return self.with_parameters({k: scalars[v] for k, v in named.items() if v in scalars})
+
+    def fitted(self: S, shapes: Mapping[str, tuple[int, ...]], rank: int) -> S:
+        """The stage, told the shapes of its tensors by name, where it depends on them.
+
+        ``rank``: spatial axes of the values. Tensors that are not named are not known yet.
+        """
+        return self
+
+    def typed(self: S, compute: torch.dtype) -> S:
+        """The stage, told the type its values are computed in, where it depends on that."""
+        return self
+
+    def dims(self, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Its tensors by name, each with its shape; ``(C,)``: one value per channel."""
+        for name in self.operands:
+            yield name, (shape.c,)
 
     def lift(self: S, prefix: str, env: Env, taken: Container[str] = ()) -> S:
         """The stage with names in place of its tensors, which are put into ``env``.
@@ -144,19 +188,10 @@ class Stage:
                 yield each.name, getattr(self, each.name)
 
     def __str__(self) -> str:
-        arguments: list[str] = []
-        for i, each in enumerate(fields(self)):
-            value = getattr(self, each.name)
-            if value != each.default:
-                text = shown(value)
-                arguments.append(text if len(arguments) == i else f"{each.name}={text}")
-        return f"{self.name}({', '.join(arguments)})" if arguments else self.name
-
-    def _in_mode(self, mode: str) -> str:
-        """A stage of two modes as it prints: the mode, then what is not as by default."""
-        given = ((each, getattr(self, each.name)) for each in fields(self))
-        options = [f"{each.name}={shown(value)}" for each, value in given if value != each.default]
-        return f"{self.name}({', '.join([mode, *options])})"
+        given = (each for each in fields(self) if not each.metadata.get("names"))
+        return called(
+            self.name, ((each.name, getattr(self, each.name), each.default) for each in given)
+        )
 
 
 _admitted: dict[Any, tuple[tuple[str, Kinds], ...]] = {}
@@ -171,6 +206,25 @@ def _fields(kind: Any) -> tuple[tuple[str, Kinds], ...]:
     if found is None:
         found = _admitted[kind] = tuple((each.name, admitted(each)) for each in fields(kind))
     return found
+
+
+def look_at_fields(kind: Any = Stage) -> None:
+    """Look at the fields of every stage there is by now: torch.compile, tracing a call, cannot."""
+    for each in kind.__subclasses__():
+        _fields(each)
+        look_at_fields(each)
+
+
+def called(name: str, arguments: Iterable[tuple[str, object, object]]) -> str:
+    """A call as chains print it, of the names, values and defaults of its arguments in order."""
+    written: list[str] = []
+    in_place = True
+    for key, value, default in arguments:
+        told = value != default
+        in_place = in_place and told and not isinstance(value, bool)
+        if told:
+            written.append(shown(value) if in_place else f"{key}={shown(value)}")
+    return f"{name}({', '.join(written)})" if written else name
 
 
 def shown(value: object) -> str:
@@ -197,5 +251,8 @@ def alike(x: Tensor, env: Env, *operands: Operand) -> tuple[Tensor, list[Tensor 
 
 
 def value(operand: Number | Operand, env: Env, like: Tensor) -> Number | Tensor:
-    """A number as it is, a named tensor as ``channel`` gives it."""
-    return operand if isinstance(operand, int | float) else channel(operand, env, like)
+    """A number as it is; a named tensor as it meets ``like``: of one axis, along the channels."""
+    if isinstance(operand, int | float):
+        return operand
+    named = env[operand] if isinstance(operand, str) else None
+    return channel(operand, env, like) if named is None or named.dim() == 1 else named

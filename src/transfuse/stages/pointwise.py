@@ -19,21 +19,29 @@ from torch import Tensor
 from transfuse.maths.expr import Call, Constant, Expr, Name, X, expression, substituted
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import PRIMITIVES, direction, evaluate, interval
+from transfuse.problem import Shape
 from transfuse.stages.base import Env, Kind, Number, Stage, shown, value
 from transfuse.stages.values import exact, plain
+from transfuse.stages.walk import Given, Walk
 from transfuse.symbols import Symbol, real
 
 Value = Number | str | Tensor
-"""What an argument may be: a number, one value per channel, or the name of either, given later."""
+"""What an argument may be: a number, a tensor, or the name of either, given later."""
 
 
 @dataclass(frozen=True)
 class Map(Stage):
-    """``y = function(x, …)``, element by element. Made by calling a ``Function``."""
+    """``y = function(x, …)``, element by element. Made by calling a ``Function``.
+
+    A tensor among the arguments has one value per channel, ``(C,)``, or a shape that torch would
+    broadcast to that of x: a residual, a gate, a mask. ``shapes`` has those of the second kind by
+    their names, once a call has given them.
+    """
 
     kind: ClassVar[Kind] = Kind.POINTWISE
     function: Function
     arguments: tuple[Value, ...] = ()
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -45,7 +53,7 @@ class Map(Stage):
 
     @property
     def values(self) -> tuple[Hashable, ...]:
-        return (Map, self.function, *map(exact, self.arguments))
+        return (Map, self.function, self.shapes, *map(exact, self.arguments))
 
     @property
     def given(self) -> tuple[Any, ...]:
@@ -64,6 +72,48 @@ class Map(Stage):
     def tensors(self) -> dict[str, str]:
         """The arguments that are tensors, by name: the names they are given under."""
         return {k: v for k, v in self.parameters() if isinstance(v, str)}
+
+    @property
+    def per_channel(self) -> bool:
+        """Whether its tensors have one value per channel each."""
+        return not self.shapes
+
+    def fitted(self, shapes: Mapping[str, tuple[int, ...]], rank: int) -> Map:
+        named = {name: shapes[name] for name in self.tensors.values() if name in shapes}
+        spread = tuple(
+            (name, dims)
+            for name, dims in named.items()
+            if len(dims) > 1 and axes_of(dims, rank) != (1,)
+        )
+        return self if spread == self.shapes else replace(self, shapes=spread)
+
+    def dims(self, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+        spread = dict(self.shapes)
+        for name in self.operands:
+            given = spread.get(name)
+            yield name, (shape.c,) if given is None else self._fitting(name, given, shape)
+
+    def _fitting(self, name: str, given: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
+        """The shape of a tensor, where torch broadcasts it to that of the values; else raises."""
+        sizes = (1,) * (len(shape.dims) - len(given)) + given
+        if len(sizes) > len(shape.dims) or any(
+            size not in (1, full) for size, full in zip(sizes, shape.dims, strict=True)
+        ):
+            raise RuntimeError(
+                f"{self.name}: expected {name} to hold one value per channel, shape [{shape.c}], "
+                f"or a shape that broadcasts to {list(shape.dims)}, but got {list(given)}"
+            )
+        return given
+
+    def axes(self, name: str, rank: int) -> tuple[int, ...]:
+        """The axes along which a tensor differs: 0 samples, 1 channels, then space."""
+        dims = dict(self.shapes).get(name)
+        return (1,) if dims is None else axes_of(dims, rank)
+
+    def sweep(self, walk: Walk) -> None:
+        rank = len(walk.shape.spatial)
+        values = {key: Given(name, self.axes(name, rank)) for key, name in self.tensors.items()}
+        walk.map(substituted(self.function.expr, self.constants), values)
 
     @property
     def rises(self) -> bool:
@@ -116,6 +166,11 @@ class Map(Stage):
                 text = shown(given)
                 arguments.append(text if len(arguments) == at else f"{key}={text}")
         return f"{self.name}({', '.join(arguments)})" if arguments else self.name
+
+
+def axes_of(dims: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """The axes along which a tensor of this shape differs, where its last is the values' last."""
+    return tuple(at for at, size in enumerate(dims, rank + 2 - len(dims)) if size != 1)
 
 
 class Function:
@@ -226,7 +281,8 @@ def pointwise(
         torch: torch's own function for the same, where there is one.
 
     Returns:
-        What makes stages: its arguments are numbers or tensors with one value per channel.
+        What makes stages: its arguments are numbers, or tensors with one value per channel or of
+        any shape that broadcasts to that of x.
 
     Example::
 

@@ -25,7 +25,7 @@ CONVOLUTION = re.compile(r"\bconv_transpose([123]d)?\b")
 _PRINTED = (
     (re.compile(r"->"), ","),
     (re.compile(r"\b\d+(?:x\d+)+\b"), lambda found: f"({found[0].replace('x', ', ')})"),
-    (re.compile(r"\b(stride|padding) (?=[\w(])"), r"\1="),
+    (re.compile(r"\b(stride|padding|dilation) (?=[\w(])"), r"\1="),
     (re.compile(r"\bbatch_norm\(batch\b"), "batch_norm(training=True"),
     (re.compile(r"\bbatch_norm\(running\b"), "batch_norm(training=False"),
 )
@@ -102,7 +102,8 @@ def _made(name: str, maker: Callable[..., Stage], call: ast.Call) -> Stage:
         raise ValueError(f"{ast.unparse(call)!r}: {error}") from None
     for each in fields(made):
         value = getattr(made, each.name)
-        if isinstance(value, str) and not each.metadata.get("parameter"):
+        a_word = value in each.metadata.get("words", ())
+        if isinstance(value, str) and not a_word and not each.metadata.get("parameter"):
             raise ValueError(f"{ast.unparse(call)!r}: {each.name} takes no name, such as {value!r}")
     return made
 

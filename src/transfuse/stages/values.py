@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import Field
 from struct import Struct
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 from torch import Tensor
@@ -31,7 +31,7 @@ def admitted(declared: "Field[Any]") -> Kinds:
         return (*given, NoneType) if declared.default is None else given
     union = get_origin(declared.type) in (Union, UnionType)
     found = get_args(declared.type) if union else (declared.type,)
-    classes = (get_origin(each) or each for each in found)
+    classes = (str if get_origin(each) is Literal else get_origin(each) or each for each in found)
     return tuple(each if each in _KNOWN else object for each in classes)
 
 

@@ -6,14 +6,12 @@ listens makes sweeps of it, and puts neighbouring words into one sweep where tha
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from transfuse.maths.expr import Expr
 from transfuse.problem import Shape
+from transfuse.stages.running import Running
 from transfuse.sweeps import Folding
-
-if TYPE_CHECKING:
-    from transfuse.stages.whole import Running
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,6 @@ class Walk(Protocol):
         """The ``channels`` of another tensor join, before the values' own where ``first``."""
         ...
 
-    def update(self, running: "Running", mean: Statistic, var: Statistic, count: int) -> None:
+    def update(self, running: Running, mean: Statistic, var: Statistic, count: int) -> None:
         """Running statistics move by those of so many values each, once the call is through."""
         ...

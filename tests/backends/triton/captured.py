@@ -3,7 +3,7 @@ holds them, and then made in another order or over again, in Triton's interprete
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,22 +13,33 @@ import torch
 from child import changed, guarded, hasten, serve
 from torch import Tensor
 
-from transfuse.backends.triton import Triton, recipe
+from transfuse.backends.triton import Triton
+from transfuse.backends.triton.engines import ordered
+from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip, rows
+from transfuse.backends.triton.engines.portable import convolve_launch
 from transfuse.backends.triton.launch import Launch
-from transfuse.backends.triton.launches import convolve, hopper
 from transfuse.chain import Chain
 from transfuse.problem import Problem
 
 Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
-FIRST, HOPPER = Launch.first, recipe.hopper.add
+FIRST, ENGINES = Launch.first, ordered.ENGINES
 
 
-def by_rows(draft: Any, each: Any, out: Any, shape: Any) -> Any:
+class ByRows(HopperStrip):
     """The portable kernel in the place of Hopper's own, which no interpreter runs.
 
     What it gathers lies elsewhere than what the careful launch gathers, as Hopper's does.
     """
-    return convolve.add(draft, each, out, shape, *hopper.rows(draft, shape))
+
+    def verdict(self, task: Any) -> str:
+        return ""
+
+    def configs(self, task: Any) -> Iterator[Any]:
+        yield "rows"
+
+    def convolve(self, task: Any, tiles: Any) -> Any:
+        tiling = rows(task.draft, task.work)
+        return convolve_launch.add(task.draft, task.segment, task.out, task.work, *tiling)
 
 
 class Call:
@@ -86,16 +97,18 @@ def answers(chain: Chain, problem: Problem, tensors: Tensors) -> list[int]:
     """The first word of what a call found in its weights, then how often each answer was given."""
     call = Call(chain, problem, tensors)
     call.replay()
-    prepare = call.launches[0]
-    (wild,) = (each for each in prepare.args[1] if each.dtype == torch.int32)
+    pack = call.launches[0]
+    (wild,) = (each for each in pack.args[1] if each.dtype == torch.int32)
     return [int(wild[0]), *(int((wild[1:] == answer).sum()) for answer in (0, 1)), len(wild) - 1]
 
 
 JOBS = {each.__name__: each for each in (interleaved, replayed, answers)}
 
 
-def work(do: str, stages: tuple[Any, ...], problem: Problem, rows: bool = False, **job: Any) -> Any:
-    recipe.hopper.add = by_rows if rows else HOPPER  # type: ignore[assignment]
+def work(
+    do: str, stages: tuple[Any, ...], problem: Problem, strips: bool = False, **job: Any
+) -> Any:
+    ordered.ENGINES = (ByRows(), *ENGINES) if strips else ENGINES
     with changed("store", None), guarded():
         return JOBS[do](Chain(*stages), replace(problem, device="cuda:sm90"), **job)
 

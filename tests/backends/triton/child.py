@@ -25,7 +25,11 @@ from torch import Tensor
 
 from transfuse import plan
 from transfuse.backends import triton as backend
-from transfuse.backends.triton import Triton, config, lower
+from transfuse.backends.base import prepared
+from transfuse.backends.triton import Triton, lower
+from transfuse.backends.triton.engines.portable import tiling
+from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.strides import Box
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
@@ -41,47 +45,44 @@ MACHINES = {
 
 
 def forget() -> None:
-    """Plans, verdicts and recipes are kept; none may outlive what a job changes."""
-    from transfuse.backends.triton import engine
+    """Plans, verdicts and launch plans are kept; none may outlive what a job changes."""
+    from transfuse.backends.triton import calls
 
-    backend._fused.cache_clear()
-    backend._met.clear()
-    backend._verdict.cache_clear()
-    engine._ready.clear()
+    prepared.cache_clear()
+    backend._route.cache_clear()
+    calls._ready.clear()
 
 
 @contextmanager
 def changed(machine: str, tiles: tuple[Any, ...] | None) -> Iterator[None]:
     """Another machine to plan for, other tiles than those that fit a GPU best."""
-    rates, heuristic = plan.MACHINES["cuda"], config.heuristic
+    rates, heuristic = plan.MACHINES["cuda"], tiling.heuristic
     plan.MACHINES["cuda"] = replace(rates, **MACHINES.get(machine, {}))
     if tiles is not None:
-        config.heuristic = lambda shape, *_: tile(shape, *tiles)  # type: ignore[assignment]
+        tiling.heuristic = lambda shape, *_: tile(shape, *tiles)  # type: ignore[assignment]
     forget()
     yield
-    plan.MACHINES["cuda"], config.heuristic = rates, heuristic
+    plan.MACHINES["cuda"], tiling.heuristic = rates, heuristic
     forget()
 
 
-def tile(
-    shape: config.Shape, form: str, box: config.Box, channels: int, split: int = 1
-) -> config.Config:
+def tile(work: Workload, form: str, box: Box, channels: int, split: int = 1) -> tiling.Tiling:
     """The tile asked for; where a pass cannot have it, the nearest."""
     positions = box[0] * box[1] * box[2] * box[3]
-    if shape.all_channels:
-        channels = lower.power(shape.outputs * (shape.groups if shape.depthwise else 1))
-    if shape.depthwise:
+    if work.all_channels:
+        channels = lower.power(work.outputs * (work.groups if work.depthwise else 1))
+    if work.depthwise:
         form, box = "rows", (1, 1, 1, positions)
-    elif form == "batch" and shape.per_sample:
+    elif form == "batch" and work.per_sample:
         form, box = "box", (1, *box[:3])
-    split = max(n for n in config._splits(shape) if n <= split)
-    return config.Config(form, box, channels, max(4, 16 // shape.item), 4, 2, split)
+    split = max(n for n in tiling._splits(work) if n <= split)
+    return tiling.Tiling(form, box, channels, max(4, 16 // work.item), 4, 2, split)
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
     """Scratch memory is NaN before it is written, with gaps that nothing may write to."""
-    from transfuse.backends.triton import engine
+    from transfuse.backends.triton import calls
     from transfuse.backends.triton.draft import Draft
 
     empty, place, memories = torch.empty, Draft.memory, []
@@ -102,8 +103,8 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         torch.empty, Draft.memory = empty, place  # type: ignore[method-assign]
-    for memory, ready in zip(memories, engine._ready.values(), strict=False):
-        for at, size, dtype in ready.recipe.scratch:
+    for memory, ready in zip(memories, calls._ready.values(), strict=False):
+        for at, size, dtype in ready.launch_plan.scratch:
             memory[at : at + size * dtype.itemsize] = 255
         assert (memory == 255).all(), "written beside scratch memory"
 
@@ -118,12 +119,14 @@ def interpret(
     machine: str = "usual",
     tiles: tuple[Any, ...] | None = None,
     times: int = 1,
+    written: torch.dtype | None = None,
 ) -> dict[str, Any]:
     """The results of so many calls, and what was launched.
 
-    Results lie at ``strides`` in memory that was NaN before, between guards.
+    Results lie at ``strides`` in memory that was NaN before, between guards; of the input's type or
+    as ``written``.
     """
-    from transfuse.backends.triton import engine
+    from transfuse.backends.triton import calls
 
     chain, problem = Chain(*stages), replace(problem, device="cuda:sm90")
     shape = chain.shapes(problem)[-1].dims
@@ -135,7 +138,7 @@ def interpret(
         if not verdict.ok:
             return {"refusal": verdict.reason}
         for _ in range(times):
-            memory = torch.full((span + 2 * GUARD,), SENTINEL, dtype=x.dtype)
+            memory = torch.full((span + 2 * GUARD,), SENTINEL, dtype=written or x.dtype)
             out = memory.as_strided(shape, strides, GUARD).fill_(torch.nan)
             untouched = memory.isnan().logical_not()
             with guarded():
@@ -143,8 +146,8 @@ def interpret(
             assert given is out
             assert (memory[untouched] == SENTINEL).all(), "written beside the output"
             results.append(out)
-        for ready in engine._ready.values():
-            launched = [described(launch) for launch in ready.recipe.launches]
+        for ready in calls._ready.values():
+            launched = [described(launch) for launch in ready.launch_plan.launches]
     return {"results": results, "launches": launched, "operands": operands}
 
 
@@ -155,7 +158,7 @@ def described(launch: Any) -> dict[str, Any]:
         tile = next(each for each in launch.arguments if type(each).__name__ == "Tile")
         keys = ("form", "box", "cross", "lone", "joined", "ordered", "depthwise", "split")
         found |= {key: getattr(tile, key) for key in keys}
-        found["careful"] = launch.arguments[-1] is True
+        found["careful"] = launch.arguments[-1].careful
     return found
 
 
@@ -170,19 +173,18 @@ def compile_(
 
     Portable kernels alone: those for Hopper have tests of their own.
     """
-    from transfuse.backends.triton import engine
-    from transfuse.backends.triton.config import MULTIPROCESSORS
-    from transfuse.backends.triton.draft import Gpu
+    from transfuse.backends.triton import calls
+    from transfuse.backends.triton.gpu import MULTIPROCESSORS, Gpu
 
     chain, problem = Chain(*stages), replace(problem, device=f"cuda:sm{capability}")
     target(capability)
     gpu = Gpu(capability, MULTIPROCESSORS[capability], real=False)
-    engine._gpu = lambda device: gpu  # type: ignore[assignment]
+    calls._gpu = lambda device: gpu  # type: ignore[assignment]
 
     def meta(*dims: int) -> Tensor:
         return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
 
-    operands = {name: meta(channels) for name, channels in chain.channels(problem)}
+    operands = {name: meta(*dims) for name, dims in chain.dims(problem)}
     compiled.clear()
     with changed("usual", tiles):
         verdict = Triton().verdict(chain, problem)
@@ -190,8 +192,8 @@ def compile_(
         out = meta(*chain.shapes(problem)[-1].dims)
         x, weight = meta(*problem.input.dims), meta(*problem.weight)
         Triton().run(chain, problem, x, weight, operands, out)
-        (ready,) = engine._ready.values()
-        launches = [described(launch) for launch in ready.recipe.launches]
+        (ready,) = calls._ready.values()
+        launches = [described(launch) for launch in ready.launch_plan.launches]
     assert len(launches) == len(compiled)
     for launch, kernel in zip(launches, compiled, strict=True):
         launch |= facts(kernel, capability, verbose)

@@ -18,7 +18,7 @@ from transfuse.accuracy import Oracle, longest_sum, terms
 from transfuse.backends.triton import Triton
 from transfuse.chain import Chain
 from transfuse.problem import Problem
-from transfuse.stages.channel import ChannelSum
+from transfuse.stages.reduce import Reduce
 
 Fill = Callable[[Chain, Problem, int], tuple[Tensor, Tensor, dict[str, Tensor]]]
 
@@ -84,7 +84,7 @@ class Interpreter:
 def oracle(chain: Chain, problem: Problem, x: Tensor, w: Tensor, operands: Any) -> Oracle:
     # A sum over channels adds all their products. In float64 the oracle itself, which is torch,
     # sums as many terms as a statistic has, one after another.
-    summed = any(isinstance(stage, ChannelSum) for stage in chain.stages)
+    summed = any(isinstance(stage, Reduce) for stage in chain.stages)
     length = terms(chain.core(problem)) * (problem.out_channels if summed else 1)
     if problem.dtype == "fp64":
         length = max(length, longest_sum(chain, problem))

@@ -1,4 +1,4 @@
-"""Jobs of ``test_frame.py``, as a script: launches against a CUDA driver that only looks at them.
+"""Jobs of ``test_parameters.py``, as a script: launches for a CUDA driver that only looks at them.
 
 ``stub/libcuda.c`` takes the driver's place for this whole process. Above it, Triton's own launcher
 is the real one, so what the fast way passes can be compared with what Triton passes, bit for bit.
@@ -24,10 +24,10 @@ from triton import knobs  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia import driver as nvidia  # noqa: E402
 
-from transfuse.backends.triton import Triton, driver, engine, frame  # noqa: E402
-from transfuse.backends.triton.draft import Gpu  # noqa: E402
-from transfuse.backends.triton.frame import Frames  # noqa: E402
-from transfuse.backends.triton.recipe import Recipe  # noqa: E402
+from transfuse.backends.triton import Triton, calls, driver, parameters  # noqa: E402
+from transfuse.backends.triton.gpu import Gpu  # noqa: E402
+from transfuse.backends.triton.launch_plan import LaunchPlan  # noqa: E402
+from transfuse.backends.triton.parameters import ParameterBuffers  # noqa: E402
 from transfuse.chain import Chain  # noqa: E402
 from transfuse.elements import ELEMENTS  # noqa: E402
 from transfuse.problem import Problem  # noqa: E402
@@ -86,9 +86,9 @@ def room(ptx: str) -> list[int]:
 
 @dataclass
 class Made:
-    """A recipe that has run once, and what it ran on."""
+    """A launch plan that has run once, and what it ran on."""
 
-    recipe: Recipe
+    launch_plan: LaunchPlan
     tensors: list[Tensor]
     scratch: Tensor
 
@@ -98,38 +98,40 @@ class Made:
 
     @property
     def offsets(self) -> list[int]:
-        return [at for at, _, _ in self.recipe.scratch]
+        return [at for at, _, _ in self.launch_plan.scratch]
 
-    def frames(self) -> Frames | None:
-        return Frames.of(self.recipe.launches, self.given, self.offsets, self.scratch.data_ptr())
+    def buffers(self) -> ParameterBuffers | None:
+        return ParameterBuffers.of(
+            self.launch_plan.launches, self.given, self.offsets, self.scratch.data_ptr()
+        )
 
     def ordinary(self, base: int, stream: int) -> None:
         """What Triton's own launcher does."""
         memory = [*self.given, *(base + at for at in self.offsets)]
-        for launch in self.recipe.launches:
+        for launch in self.launch_plan.launches:
             launch.again(memory, stream)
 
 
 def make(stages: tuple[Any, ...], problem: Problem, capability: int = 90) -> Made:
     triton.runtime.driver.set_active(Driver(capability))
     gpu = Gpu(capability, 132)
-    engine._gpu = lambda device: gpu  # type: ignore[assignment]
-    engine._ready.clear()
+    calls._gpu = lambda device: gpu  # type: ignore[assignment]
+    calls._ready.clear()
     chain, problem = Chain(*stages), replace(problem, device=f"cuda:sm{capability}")
 
     def tensor(*dims: int) -> Tensor:
         return torch.zeros(dims, dtype=ELEMENTS[problem.dtype].dtype)
 
-    operands = {name: tensor(channels) for name, channels in chain.channels(problem)}
+    operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
     x, weight = tensor(*problem.input.dims), tensor(*problem.weight)
     STUB.stub_seen(None)
     out = Triton().run(chain, problem, x, weight, operands)
     STUB.stub_seen(look)
-    (ready,) = engine._ready.values()
-    for launch in ready.recipe.launches:
+    (ready,) = calls._ready.values()
+    for launch in ready.launch_plan.launches:
         rooms[launch.compiled.function] = room(launch.compiled.asm["ptx"])
-    scratch = torch.empty(ready.recipe.bytes + 8192, dtype=torch.uint8)
-    return Made(ready.recipe, [x, weight, out, *operands.values()], scratch)
+    scratch = torch.empty(ready.launch_plan.bytes + 8192, dtype=torch.uint8)
+    return Made(ready.launch_plan, [x, weight, out, *operands.values()], scratch)
 
 
 def looked(call: Any, *args: Any) -> list[Seen]:
@@ -141,27 +143,29 @@ def looked(call: Any, *args: Any) -> list[Seen]:
 def same(**job: Any) -> dict[str, Any]:
     """Both ways, at two places of scratch memory and again at the first: is it the same?"""
     made = make(**job)
-    frames = made.frames()
-    assert frames is not None
+    buffers = made.buffers()
+    assert buffers is not None
     bases = [-(-made.scratch.data_ptr() // 512) * 512 + n for n in (0, 4096, 0)]
     pairs = []
     for turn, base in enumerate(bases):
         call = base, STREAM + turn % 2
-        pairs.append((looked(frames, made.given, *call), looked(made.ordinary, *call)))
+        pairs.append((looked(buffers, made.given, *call), looked(made.ordinary, *call)))
     return {
-        "kernels": [launch.kernel.__name__ for launch in made.recipe.launches],
+        "kernels": [launch.kernel.__name__ for launch in made.launch_plan.launches],
         "launched": [len(ours) for ours, _ in pairs],
         "same": [ours == theirs for ours, theirs in pairs],
         "moved": pairs[0][0] != pairs[1][0],
-        "maps": sum(len(each) == frame.MAP for launch in pairs[0][0] for each in launch.parameters),
+        "maps": sum(
+            len(each) == parameters.MAP for launch in pairs[0][0] for each in launch.parameters
+        ),
     }
 
 
 def threads(**job: Any) -> dict[str, Any]:
     """Several threads call at once, some for the same memory: each call's launches are its own."""
     made = make(**job)
-    frames = made.frames()
-    assert frames is not None
+    buffers = made.buffers()
+    assert buffers is not None
     base, calls, count = made.scratch.data_ptr(), 40, 4
     raised: list[BaseException] = []
 
@@ -169,7 +173,7 @@ def threads(**job: Any) -> dict[str, Any]:
         try:
             for turn in range(calls):
                 first = 1024 * (which * calls + turn + 1)
-                frames([first + 16 * at for at in range(len(made.given))], base, STREAM)
+                buffers([first + 16 * at for at in range(len(made.given))], base, STREAM)
         except BaseException as error:
             raised.append(error)
 
@@ -179,76 +183,76 @@ def threads(**job: Any) -> dict[str, Any]:
         each.start()
     for each in workers:
         each.join()
-    # The kernel prepare takes x first and the weight third.
-    first = made.recipe.launches[0].compiled.function
+    # The kernel pack takes x first and the weight third.
+    first = made.launch_plan.launches[0].compiled.function
     passed = [each.parameters for each in seen if each.function == first]
     places = [[int.from_bytes(each[at], "little") for at in (0, 2)] for each in passed]
     return {
         "raised": list(map(repr, raised)),
-        "launched": len(seen) == count * calls * len(made.recipe.launches),
+        "launched": len(seen) == count * calls * len(made.launch_plan.launches),
         "mixed": sum(weight != x + 16 for x, weight in places),
         "calls": len({x for x, _ in places}),
-        "kept": sum(map(len, frames.free.values())),
+        "kept": sum(map(len, buffers.free.values())),
     }
 
 
 def failing(code: int, **job: Any) -> dict[str, Any]:
     """What the driver refuses is raised, and the next call is as ever."""
     made = make(**job)
-    frames = made.frames()
-    assert frames is not None
+    buffers = made.buffers()
+    assert buffers is not None
     call = made.given, made.scratch.data_ptr(), STREAM
-    right = looked(frames, *call)
+    right = looked(buffers, *call)
     STUB.stub_answer(code)
     try:
-        frames(*call)
+        buffers(*call)
         raised = ""
     except RuntimeError as error:
         raised = str(error)
     finally:
         STUB.stub_answer(0)
-    return {"raised": raised, "after": looked(frames, *call) == right}
+    return {"raised": raised, "after": looked(buffers, *call) == right}
 
 
 def fresh(**job: Any) -> bool:
     """A thread in which no device is current yet: every launch is made once, the same way."""
     made = make(**job)
-    frames = made.frames()
+    buffers = made.buffers()
     call = made.scratch.data_ptr(), STREAM
     right = looked(made.ordinary, *call)
     seen.clear()
-    worker = threading.Thread(target=frames, args=(made.given, *call))
+    worker = threading.Thread(target=buffers, args=(made.given, *call))
     worker.start()
     worker.join()
     return seen == right
 
 
 def watched(hook: str, chained: bool, **job: Any) -> dict[str, Any]:
-    """A profiler is told of every launch of a recipe; without one, Triton's launcher is idle."""
+    """A profiler is told of every launch; without one, Triton's launcher is idle."""
     made = make(**job)
-    recipe = made.recipe
-    recipe.ready, recipe.frames = True, made.frames()
+    launch_plan = made.launch_plan
+    launch_plan.ready, launch_plan.buffers = True, made.buffers()
     torch._C._cuda_getCurrentRawStream = lambda index: STREAM
     ran: list[str] = []
-    for launch in recipe.launches:
+    for launch in launch_plan.launches:
         run, launch.again = launch.again, None  # type: ignore[assignment, method-assign]
         launch.again = lambda *a, run=run: (ran.append("again"), run(*a))  # type: ignore[method-assign]
     told: list[Any] = []
     chain = getattr(knobs.runtime, hook)
-    alone = len(looked(recipe, made.tensors)), len(ran)
+    alone = len(looked(launch_plan, made.tensors)), len(ran)
     if chained:
         chain.add(told.append)
     else:
         setattr(knobs.runtime, hook, told.append)
     ran.clear()
     try:
-        with_hook = len(looked(recipe, made.tensors)), len(ran)
+        with_hook = len(looked(launch_plan, made.tensors)), len(ran)
     finally:
         if chained:
             chain.remove(told.append)
         setattr(knobs.runtime, hook, chain)
     return {
-        "launches": len(recipe.launches),
+        "launches": len(launch_plan.launches),
         "alone": alone,
         "hooked": with_hook,
         "told": len(told),
@@ -256,10 +260,10 @@ def watched(hook: str, chained: bool, **job: Any) -> dict[str, Any]:
 
 
 def strange(changes: dict[str, Any], ptx: tuple[str, str] | None = None, **job: Any) -> Any:
-    """Whether there are frames for a kernel whose facts are other ones; else, Triton launches."""
+    """Whether there are buffers for a kernel whose facts are other ones; else, Triton launches."""
     made = make(**job)
-    recipe, launch = made.recipe, made.recipe.launches[-1]
-    assert made.frames() is not None
+    launch_plan, launch = made.launch_plan, made.launch_plan.launches[-1]
+    assert made.buffers() is not None
     compiled = launch.compiled
     before = compiled.asm["ptx"]
     after = re.sub(*ptx, before, count=1) if ptx else before
@@ -270,23 +274,23 @@ def strange(changes: dict[str, Any], ptx: tuple[str, str] | None = None, **job: 
         asm={"ptx": after},
         metadata=SimpleNamespace(**compiled.metadata._asdict() | changes),
     )
-    recipe.ready, recipe.frames = True, made.frames()
-    if recipe.frames is not None:
-        return "frames"
+    launch_plan.ready, launch_plan.buffers = True, made.buffers()
+    if launch_plan.buffers is not None:
+        return "buffers"
     launch.compiled = compiled
     torch._C._cuda_getCurrentRawStream = lambda index: STREAM
-    return len(looked(recipe, made.tensors)) == len(recipe.launches)
+    return len(looked(launch_plan, made.tensors)) == len(launch_plan.launches)
 
 
 def places(count: int, **job: Any) -> list[int]:
-    """How many places frames are kept for, after as many calls at places of their own."""
+    """How many places buffers are kept for, after as many calls at places of their own."""
     made = make(**job)
-    frames = made.frames()
-    assert frames is not None
+    buffers = made.buffers()
+    assert buffers is not None
     base, kept = made.scratch.data_ptr(), []
     for turn in range(count):
-        frames(made.given, base + 512 * (turn % 7), turn)
-        kept.append(len(frames.free))
+        buffers(made.given, base + 512 * (turn % 7), turn)
+        kept.append(len(buffers.free))
     return kept
 
 

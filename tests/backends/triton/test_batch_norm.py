@@ -93,7 +93,7 @@ def test_before_the_convolution(interpreter: Any) -> None:
 def test_one_pass_and_its_steps() -> None:
     problem = Problem.parse("n2 ci3 co4 i5x6 k3 cuda:sm90")
     chain = Chain(conv_transpose(2, "c"), batch_norm("m", "v", "w", "b", eps=0.5), tanh())
-    (only,) = lower.program(chain, fused(chain, problem)).passes
+    (only,) = lower.lowered(chain, fused(chain, problem)).segments
     assert [step.op for step in only.after] == ["add", "running_apply", "scale", "add", "tanh"]
     assert only.after[1].tensors == ("m", "v")
     assert only.after[1].numbers == (0.5,)
@@ -102,8 +102,8 @@ def test_one_pass_and_its_steps() -> None:
 def test_a_kept_mean_keeps_the_bias() -> None:
     problem = Problem.parse("n2 ci3 co4 i5x6 k3 cuda:sm90")
     chain = Chain(conv_transpose(2, "c"), batch_norm("m", "v", training=True))
-    program = lower.program(chain, fused(chain, problem))
-    assert [step.op for step in program.passes[0].after] == ["add"]
-    (statistic,) = program.statistics
+    lowered = lower.lowered(chain, fused(chain, problem))
+    assert [step.op for step in lowered.segments[0].after] == ["add"]
+    (statistic,) = lowered.statistics
     assert statistic.running is not None
     assert statistic.running.names == ("m", "v")

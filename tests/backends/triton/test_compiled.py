@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from transfuse.backends.triton.config import SHARED
+from transfuse.backends.triton.gpu import SHARED
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
@@ -80,7 +80,10 @@ ODD = [
         "n2 ci6 co9 i5x6 k3 s3 d2 g3 fp16",
         (batch_norm(weight="w", bias="b", training=True), group_norm(3)),
     ),
-    ("n2 ci6 co9 i5x6 k3 s2 fp64", (max_pool(3, 2, 1), softmax("space"), channel_sum("channels"))),
+    (
+        "n2 ci6 co9 i5x6 k3 s2 fp64",
+        (max_pool(3, 2, 1), softmax("space"), channel_sum("channels", keepdim=True)),
+    ),
 ]
 
 

@@ -16,7 +16,7 @@ import transfuse
 from transfuse import dispatch, front, settings
 from transfuse.backends import triton as backend
 from transfuse.backends.eager import Eager
-from transfuse.backends.triton import Triton, engine, launch
+from transfuse.backends.triton import Triton, calls, launch
 from transfuse.errors import UnsupportedError
 from transfuse.stages import batch_norm
 
@@ -56,7 +56,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
     monkeypatch.setattr(launch, "spills_over", found.spills_over)
     monkeypatch.setattr(settings, "interpreted", lambda: True)
     monkeypatch.setattr(dispatch, "BACKENDS", (Triton(), Eager()))
-    monkeypatch.setattr(engine, "_ready", {})
+    monkeypatch.setattr(calls, "_ready", {})
     monkeypatch.setattr(front, "_checked", {})
     monkeypatch.setattr(backend, "_declined", {}, raising=False)
     backend._verdict.cache_clear()

@@ -22,7 +22,7 @@ from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from transfuse.elements import ELEMENTS  # noqa: E402
 from transfuse.operators import OPERATORS  # noqa: E402
 
-from .test_recipe import recipe  # noqa: E402
+from .test_launch_plan import planned  # noqa: E402
 
 MOST = 2.5
 """Visits for each node of each function that is compiled."""
@@ -77,14 +77,14 @@ def visits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counter[
 def test_bodies_of_loops_are_not_visited_over_and_over(slug: str, visits: Counter[Any]) -> None:
     case = OPERATORS[slug].case("benchmark").on("fp16", "cuda")
     chain, problem = OPERATORS[slug].bound(case), case.problem
-    made = recipe(chain, problem, real=True)
+    made = planned(chain, problem, real=True)
 
     def meta(*dims: int, dtype: torch.dtype = ELEMENTS[problem.dtype].dtype) -> torch.Tensor:
         return torch.empty(dims, dtype=dtype, device="meta")
 
     memory = [meta(*problem.input.dims), meta(*problem.weight)]
     memory += [meta(*chain.shapes(problem)[-1].dims)]
-    memory += [meta(channels) for _, channels in chain.channels(problem)]
+    memory += [meta(*dims) for _, dims in chain.dims(problem)]
     memory += [meta(size, dtype=dtype) for _, size, dtype in made.scratch]
     for launch in made.launches:
         visits.clear()

@@ -17,17 +17,18 @@ from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from triton.experimental.gluon.language import NVMMASharedLayout  # noqa: E402
 
-from transfuse.backends.triton.hopper import (  # noqa: E402
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noqa: E402
     SHARED,
-    Config,
-    Geometry,
+    StripGeometry,
+    StripTiling,
     choose,
     configs,
     verdict,
 )
-from transfuse.backends.triton.lattice import Lattice  # noqa: E402
-from transfuse.backends.triton.lower import Part, Table  # noqa: E402
-from transfuse.backends.triton.tile import After  # noqa: E402
+from transfuse.backends.triton.epilogue.op_table import OpTable  # noqa: E402
+from transfuse.backends.triton.epilogue.records import Epilogue  # noqa: E402
+from transfuse.backends.triton.lower import Part  # noqa: E402
+from transfuse.backends.triton.tap_table import TapTable  # noqa: E402
 from transfuse.backends.triton.versions import ANY_ROW, FUSING  # noqa: E402
 from transfuse.geometry import Axis  # noqa: E402
 
@@ -91,22 +92,22 @@ TRIALS = {
 }
 
 
-def geometry_of(trial: Trial, itemsize: int) -> Geometry:
+def geometry_of(trial: Trial, itemsize: int) -> StripGeometry:
     results = tuple(each.size for each in trial.axes)
-    lattice = Lattice.of(trial.axes, ((1, 1, 0),) * len(trial.axes), results, False)
-    assert verdict(lattice, trial.outputs, itemsize, 1, False) == ""
+    tap_table = TapTable.of(trial.axes, ((1, 1, 0),) * len(trial.axes), results, False)
+    assert verdict(tap_table, trial.outputs, itemsize, 1, False) == ""
     kept = -(-trial.inputs * itemsize // 16) * 16 // itemsize
-    return Geometry.of(lattice, trial.batch, trial.outputs, kept, trial.cross)
+    return StripGeometry.of(tap_table, trial.batch, trial.outputs, kept, trial.cross)
 
 
-def after_of(trial: Trial, geometry: Geometry) -> After:
+def after_of(trial: Trial, geometry: StripGeometry) -> Epilogue:
     d, h, w = geometry.results
     channels = 1 if "sum" in trial.ops else trial.outputs
     ones = (1,) * len(trial.ops)
     at = tuple(1 if i == 2 else 0 for i in range(len(trial.ops)))
-    return After(
-        before=Table(),
-        after=Table(
+    return Epilogue(
+        before=OpTable(),
+        after=OpTable(
             trial.ops,
             at,
             number=at,
@@ -128,8 +129,8 @@ def after_of(trial: Trial, geometry: Geometry) -> After:
     )
 
 
-def build(kind: str, geometry: Geometry, config: Config, after: After) -> Any:
-    from transfuse.backends.triton.kernels.hopper import convolve_hopper
+def build(kind: str, geometry: StripGeometry, config: StripTiling, after: Epilogue) -> Any:
+    from transfuse.backends.triton.engines.hopper_strip.strip_kernel import convolve_strip
 
     layout = NVMMASharedLayout(config.swizzle, config.itemsize * 8, 2)
     x, halo, w = (
@@ -142,10 +143,10 @@ def build(kind: str, geometry: Geometry, config: Config, after: After) -> Any:
         "partials": "*fp32", "plane": "i32", "counted": "i32",
         "G": "constexpr", "C": "constexpr", "A": "constexpr",
     }  # fmt: skip
-    names = convolve_hopper.arg_names
+    names = convolve_strip.arg_names
     static = {(names.index(n),): v for n, v in (("G", geometry), ("C", config), ("A", after))}
     aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in ("out", "partials")}
-    source = GluonASTSource(convolve_hopper, signature, static, aligned)
+    source = GluonASTSource(convolve_strip, signature, static, aligned)
     options = FUSING | {"num_warps": 4, "maxnreg": None if config.consumers == 2 else 128}
     return triton.compile(source, target=TARGET, options=options)
 
@@ -264,14 +265,16 @@ def test_sums_are_waited_for(tmp_path: Path) -> None:
 
 def test_window(tmp_path: Path) -> None:
     """Two members of a window at once: three accumulators, none of them spilled."""
-    from transfuse.backends.triton.hopper_window import choose as choose_window
-    from transfuse.backends.triton.kernels.hopper_window import convolve_window
+    from transfuse.backends.triton.engines.hopper_window.window_kernel import convolve_window
+    from transfuse.backends.triton.engines.hopper_window.window_layout import (
+        choose as choose_window,
+    )
 
-    lattice = Lattice.of((Axis(32, 5, 2, 2),) * 3, ((6, 6, 0),) * 3, (10, 10, 10), False)
-    chosen = choose_window(lattice, 16, 64, 32, 32, 4, "max", 132)
+    tap_table = TapTable.of((Axis(32, 5, 2, 2),) * 3, ((6, 6, 0),) * 3, (10, 10, 10), False)
+    chosen = choose_window(tap_table, 16, 64, 32, 32, 4, "max", 132)
     assert chosen is not None
     geometry, rings = chosen
-    after = replace(after_of(SOFT, geometry_of(SOFT, 4)), after=Table())
+    after = replace(after_of(SOFT, geometry_of(SOFT, 4)), after=OpTable())
     layouts = [NVMMASharedLayout(rings.swizzle, 32, rank) for rank in (5, 2)]
     box = ", ".join(map(str, (*geometry.box, rings.depth)))
     signature = {

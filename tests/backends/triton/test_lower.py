@@ -5,10 +5,12 @@ from math import log, nan, pi
 
 import pytest
 
-from transfuse.backends.triton import Triton, _fused, lower
-from transfuse.backends.triton.lower import Arguments, Program, Step, thirds
+from transfuse.backends.triton import Triton, lower
+from transfuse.backends.triton.epilogue.op_table import OpArguments, thirds
+from transfuse.backends.triton.lower import Lowered, TileOp
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
+from transfuse.plan import fused
 from transfuse.problem import Problem
 from transfuse.stages import (
     Stage,
@@ -29,16 +31,16 @@ from transfuse.stages import sum as channel_sum
 PLAIN, SOFTMAX, POOL, NORM, MAX = OPERATORS
 
 
-def program(slug: str, arithmetic: str = "tf32") -> Program:
+def lowered(slug: str, arithmetic: str = "tf32") -> Lowered:
     case = OPERATORS[slug].case("benchmark").on(arithmetic, "cuda:sm90")
     chain = OPERATORS[slug].bound(case)
-    return lower.program(chain, _fused(chain, case.problem))
+    return lower.lowered(chain, fused(chain, case.problem))
 
 
-def summary(found: Program) -> list[str]:
+def summary(found: Lowered) -> list[str]:
     """A line for each pass."""
     lines = []
-    for each in found.passes:
+    for each in found.segments:
         parts = ["convolve" if each.convolves else "finish"]
         parts += [step.op for step in each.before]
         parts += [str(each.window)] if each.window else []
@@ -76,14 +78,14 @@ def summary(found: Program) -> list[str]:
     ],
 )
 def test_passes_of_the_operators(slug: str, arithmetic: str, passes: list[str]) -> None:
-    assert summary(program(slug, arithmetic)) == passes
+    assert summary(lowered(slug, arithmetic)) == passes
 
 
 def test_prologue_and_factor() -> None:
-    found = program(POOL)
-    assert str(found.pool) == "sum_pool(2)"
+    found = lowered(POOL)
+    assert str(found.pool) == "avg_pool(2, divisor_override=1)"
     assert found.factor == 1 / 8
-    assert program(PLAIN).pool is None
+    assert lowered(PLAIN).pool is None
 
 
 def refusal(line: str, *then: Stage, before: tuple[Stage, ...] = ()) -> str:
@@ -115,7 +117,7 @@ FLAT = "n2 ci4 co6 i9x9 k3"
         ),
         (
             FLAT,
-            (channel_sum("channels"), max_pool(2, 1), sigmoid()),
+            (channel_sum("channels", keepdim=True), max_pool(2, 1), sigmoid()),
             "it sums over channels after a window, not before one",
         ),
         (
@@ -146,14 +148,14 @@ def test_dropped_bias_still_poisons() -> None:
     """A bias that batch_norm takes out again still makes NaN of a channel if it is NaN."""
     problem = replace(Problem.parse(FLAT), device="cuda:sm90")
     chain = Chain(conv_transpose(2, "bias"), batch_norm(training=True))
-    found = lower.program(chain, _fused(chain, problem))
-    assert found.passes[0].after == (Step("poison", ("bias",)),)
+    found = lower.lowered(chain, fused(chain, problem))
+    assert found.segments[0].after == (TileOp("poison", ("bias",)),)
 
 
 def test_clamp_by_nan_is_nan() -> None:
     problem = replace(Problem.parse(FLAT), device="cuda:sm90")
     chain = Chain(conv_transpose(2), clamp(nan, 1))
-    (step,) = lower.program(chain, _fused(chain, problem)).passes[0].after
+    (step,) = lower.lowered(chain, fused(chain, problem)).segments[0].after
     assert step.op == "scale_number"
     assert step.numbers[0] != step.numbers[0]
 
@@ -194,11 +196,11 @@ def test_numbers_move_where_they_cost_nothing(then: str, steps: str) -> None:
     words |= {f"scale {each}": scale(float(each)) for each in numbers} | {"scale b": scale("b")}
     chain = Chain(conv_transpose(2), *(words[each] for each in then.split(", ")))
     problem = Problem.parse("n1 ci2 co3 i4x4 k3 fp16 cuda:sm90")
-    (found,) = lower.program(chain, _fused(chain, problem)).passes
+    (found,) = lower.lowered(chain, fused(chain, problem)).segments
     assert ", ".join(map(described, found.after)) == steps
 
 
-def described(step: Step) -> str:
+def described(step: TileOp) -> str:
     factor = [f"*{step.factor}"] if step.factor != 1 else []
     return " ".join([step.op, *map(str, step.tensors), *map(str, step.numbers), *factor])
 
@@ -207,23 +209,26 @@ def test_groups_and_channel_stages_are_two_passes() -> None:
     """A tile holds channels of one group only, so a softmax over all of them comes after a cut."""
     problem = replace(Problem.parse("n1 ci4 co6 i5 k3 g2"), device="cuda:sm90")
     chain = Chain(conv_transpose(1), scale(2), softmax("channels"))
-    found = lower.program(chain, _fused(chain, problem))
+    found = lower.lowered(chain, fused(chain, problem))
     assert summary(found) == ["convolve scale_number store", "finish softmax store"]
 
 
 def test_arguments_know_where_they_begin() -> None:
-    arguments = Arguments()
+    arguments = OpArguments()
     steps = (
-        Step("add", ("a",)),
-        Step("clamp", numbers=(0.1, pi)),
-        Step("batch_apply", ((0, 0), (0, 1))),
+        TileOp("add", ("a",)),
+        TileOp("clamp", numbers=(0.1, pi)),
+        TileOp("batch_apply", ((0, 0), (0, 1))),
     )
     table = arguments.table(steps)
     assert table.ops == ("add", "clamp", "batch_apply")
     assert table.at == (0, 0, 1)
     assert arguments.tensors == ["a", (0, 0), (0, 1)]
     assert arguments.numbers == [*thirds(0.1), *thirds(pi)]
-    assert arguments.table((Step("scale", ("b",)), Step("add_number", numbers=(2,)))).at == (3, 6)
+    assert arguments.table((TileOp("scale", ("b",)), TileOp("add_number", numbers=(2,)))).at == (
+        3,
+        6,
+    )
 
 
 @pytest.mark.parametrize("number", [0.0, 1.0, 0.1, -pi, 1e-20, 1e30, float("inf"), -float("inf")])
@@ -235,4 +240,4 @@ def test_group_norm_that_no_tile_holds() -> None:
     problem = replace(Problem.parse("n1 ci4 co512 i99x99 k3"), device="cuda:sm90")
     chain = Chain(conv_transpose(2), batch_norm(training=True), group_norm(2), add("a"))
     assert Triton().verdict(chain, problem).ok
-    assert len(lower.program(chain, _fused(chain, problem)).passes) == 3
+    assert len(lower.lowered(chain, fused(chain, problem)).segments) == 3

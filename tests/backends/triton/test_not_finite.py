@@ -58,7 +58,7 @@ def test_calls_between_the_launches_of_others(name: str, launches: int, captured
         do="interleaved",
         stages=CHAINS[name],
         problem=PROBLEM,
-        rows=True,
+        strips=True,
         tensors=tensors,
         orders=orders(launches),
     )
@@ -74,7 +74,7 @@ def test_replays_on_other_weights(name: str, rows: bool, captured: Child) -> Non
         do="replayed",
         stages=CHAINS[name],
         problem=PROBLEM,
-        rows=rows,
+        strips=rows,
         tensors=filled(name, 9, wild=False),
         weights=weights,
     )

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from transfuse import fills
 from transfuse.accuracy import Oracle, longest_sum
 from transfuse.backends.triton import Triton, lower, tuned
-from transfuse.backends.triton import config as tiling
+from transfuse.backends.triton.engines.portable import tiling
+from transfuse.backends.triton.engines.workload import Workload, workload_of
 from transfuse.chain import Chain
 from transfuse.plan import fused
 from transfuse.problem import Problem
@@ -37,7 +38,7 @@ from transfuse.stages import (
 )
 
 GPU = "NVIDIA H200"
-TILES = tiling.Config("rows", (1, 1, 1, 64), 64, 32, 4, 3)
+TILES = tiling.Tiling("rows", (1, 1, 1, 64), 64, 32, 4, 3)
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +52,13 @@ def file(tmp_path, monkeypatch):
 
 
 def passes(chain: Chain, problem: Problem):
-    """(program, core, pass, shape) of every pass that convolves."""
+    """(lowered, core, pass, shape) of every pass that convolves."""
     plan = fused(chain, problem)
-    program = lower.program(chain, plan)
+    lowered = lower.lowered(chain, plan)
     core = plan.chain.core(problem)
     return [
-        (program, core, each, tiling.shape_of(program, core, each))
-        for each in program.passes
+        (lowered, core, each, workload_of(lowered, core, each))
+        for each in lowered.segments
         if each.convolves
     ]
 
@@ -71,26 +72,26 @@ PLAIN = Chain(conv_transpose(2))
 PROBLEM = Problem.parse("n8 ci64 co64 i100x120 k3x7 fp32 tf32 cuda:sm90")
 
 
-def chosen(problem: Problem = PROBLEM, gpu: str = GPU) -> tuned.Choice:
-    ((program, core, each, shape),) = passes(PLAIN, problem)
-    return tuned.choose(program, core, each, shape, gpu, 90)
+def chosen(problem: Problem = PROBLEM, gpu: str = GPU) -> tuned.ChosenTiling:
+    ((lowered, core, each, shape),) = passes(PLAIN, problem)
+    return tuned.choose(lowered, core, each, shape, gpu, 90)
 
 
-def stored(config: tiling.Config, ms: float = 0.5, **changes) -> tuned.Entry:
-    ((program, core, each, _),) = passes(PLAIN, PROBLEM)
-    key = replace(tuned.key(program, core, each, GPU), **changes)
+def stored(config: tiling.Tiling, ms: float = 0.5, **changes) -> tuned.Entry:
+    ((lowered, core, each, _),) = passes(PLAIN, PROBLEM)
+    key = replace(tuned.key(lowered, core, each, GPU), **changes)
     return tuned.Entry(key, tuned.encoded(config), ms, str(PROBLEM))
 
 
 def test_without_files_the_heuristic_decides():
     ((_, _, _, shape),) = passes(PLAIN, PROBLEM)
-    assert chosen() == tuned.Choice(tiling.heuristic(shape, 90), "heuristic")
+    assert chosen() == tuned.ChosenTiling(tiling.heuristic(shape, 90), "heuristic")
     assert chosen().config != TILES
 
 
 def test_a_stored_choice_is_taken_for_its_bucket_and_no_other(file):
     tuned.put([stored(TILES)])
-    assert chosen() == tuned.Choice(TILES, str(file))
+    assert chosen() == tuned.ChosenTiling(TILES, str(file))
     near = replace(PROBLEM, batch=5, spatial=(65, 128))
     assert chosen(near).config == TILES
     for other in (
@@ -118,9 +119,9 @@ def test_an_entry_of_another_engine_is_kept_and_not_taken(file):
 def test_the_users_file_goes_before_the_shipped_one(file):
     other = replace(TILES, stages=2)
     shipped = tuned.put([stored(other)], tuned.SHIPPED / "gpu.json")
-    assert chosen() == tuned.Choice(other, str(shipped))
+    assert chosen() == tuned.ChosenTiling(other, str(shipped))
     tuned.put([stored(TILES)])
-    assert chosen() == tuned.Choice(TILES, str(file))
+    assert chosen() == tuned.ChosenTiling(TILES, str(file))
 
 
 def test_tiles_that_do_not_fit_give_way_to_the_heuristic(file):
@@ -171,7 +172,7 @@ def test_a_broken_file_is_refused_by_name_and_left_as_it_is(file, text):
     assert message.startswith(f"{file}: ")
     assert "\n" not in message
     tuned.refresh()  # it is said once; here a second warning would be an error
-    assert chosen() == tuned.Choice(TILES, str(shipped))
+    assert chosen() == tuned.ChosenTiling(TILES, str(shipped))
     with pytest.raises(tuned.TunedFileError, match=file.name):
         tuned.put([entry()])
     assert file.read_bytes() == held
@@ -300,7 +301,10 @@ CHAINS = {
         Chain(conv_transpose(2, bias="b"), softmax("channels")),
         "n2 ci3 co5 i3x3 k4 s2 p1",
     ),
-    "pooled": (Chain(conv_transpose(2), max_pool(2), sum("channels")), "n3 ci3 co5 i3x4 k3 s2 p1"),
+    "pooled": (
+        Chain(conv_transpose(2), max_pool(2), sum("channels", keepdim=True)),
+        "n3 ci3 co5 i3x4 k3 s2 p1",
+    ),
     "averaged": (Chain(conv_transpose(1), avg_pool(4, 2), add("a")), "n2 ci3 co5 i9 k3 s2 p1"),
     "over the batch": (
         Chain(conv_transpose(1), batch_norm(weight="w", bias="b", training=True)),
@@ -317,7 +321,7 @@ def case(name: str, dtype: str = "fp32") -> tuple[Chain, Problem]:
 
 
 @st.composite
-def shapes(draw) -> tiling.Shape:
+def shapes(draw) -> Workload:
     """The shape of a pass that convolves: of any chain above, at any size."""
     chain, problem = case(draw(st.sampled_from(list(CHAINS))), draw(st.sampled_from(DTYPES)))
     size = st.integers(1, 200)
@@ -406,20 +410,20 @@ def test_what_no_kernel_can_do_is_not_valid(changes, name, why):
     else:
         chain, problem = case(name)
     shape = passes(chain, problem)[0][3]
-    good = tiling.Config("rows", (1, 1, 1, 16), max(16, lower.power(shape.outputs)), 16, 4, 2)
+    good = tiling.Tiling("rows", (1, 1, 1, 16), max(16, lower.power(shape.outputs)), 16, 4, 2)
     assert tiling.fault(shape, good, 90) == ""
     assert why in tiling.fault(shape, replace(good, **changes), 90)
 
 
 @cache
-def any_tiles(name: str) -> tuple[tuple[tiling.Config, ...], ...]:
+def any_tiles(name: str) -> tuple[tuple[tiling.Tiling, ...], ...]:
     """For each pass of a case, valid ones among choices at random; nothing of ``space`` in it."""
     draw, found = Random(name), []
     for _, _, _, shape in passes(*case(name)):
-        valid: set[tiling.Config] = set()
+        valid: set[tiling.Tiling] = set()
         while len(valid) < 60:
             box = tuple(2 ** max(0, draw.randint(-3, 6)) for _ in range(4))
-            config = tiling.Config(
+            config = tiling.Tiling(
                 draw.choice(tiling.FORMS),
                 box if draw.random() < 0.8 else (1, 1, 1, box[3]),
                 2 ** draw.randint(4, 6),

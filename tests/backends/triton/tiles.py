@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transfuse.backends.triton import engine
-from transfuse.backends.triton.config import Config
+from transfuse.backends.triton import calls
+from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.chain import Chain
 from transfuse.plan import fused
 from transfuse.problem import Problem
 
 
 def run(
-    stages: Any, problem: Problem, filled: tuple[Any, ...], tiles: tuple[Config, ...]
+    stages: Any, problem: Problem, filled: tuple[Any, ...], tiles: tuple[Tiling, ...]
 ) -> Tensor:
     chain = Chain(*stages)
     x, weight, operands = filled
@@ -30,9 +30,9 @@ def run(
     left = iter(tiles)
     tensors = (x, weight, operands, out)
     plan = fused(chain, problem)
-    made = engine.prepare(chain, plan, *tensors, choose=lambda each, shape: next(left))
+    made = calls.prepare(chain, plan, *tensors, choose=lambda each, shape: next(left))
     assert next(left, None) is None, "more tiles than passes"
-    engine.follow(made.recipe, engine.given(*tensors))
+    calls.follow(made.launch_plan, calls.given(*tensors))
     return out
 
 

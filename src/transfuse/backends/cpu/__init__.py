@@ -14,61 +14,121 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transfuse.backends.base import Verdict
-from transfuse.backends.cpu import library, lower, results, single, threads
-from transfuse.backends.cpu.bytecode import Code
+from transfuse.backends import legs
+from transfuse.backends.base import Backend, Executable, Verdict
+from transfuse.backends.cpu import library, lower, results, single, sweeps, threads
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
 from transfuse.plan import Choice, Plan, fused
 from transfuse.problem import Problem
 from transfuse.rewrite import rewritten
-from transfuse.stages.whole import Running, write
+from transfuse.route import Route, route
+from transfuse.stages.running import Running, write
+from transfuse.sweeps import Sweep
 
 
-class Cpu:
+class Cpu(Backend):
     name = "cpu"
     device = "cpu"
     differentiable = False
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:
-        return _verdict(chain, problem)
+        if problem.device != "cpu":
+            return Verdict(f"tensors are on {problem.device}")
+        if library.load() is None:
+            return Verdict("the compiled core is not installed")
+        try:
+            _route(chain, problem)
+        except ValueError as reason:
+            return Verdict(str(reason))
+        # A tile holds positions of one sample: with so few, torch's product over all is faster.
+        small = len(chain.stages) == 1 and set(problem.stride) == {1} and prod(problem.spatial) < 32
+        small = small and not single.serves(chain, problem)
+        return Verdict(yields="torch is as fast at stride 1 on so few positions" if small else "")
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:
-        return _fused(chain, problem)
+        found = _route(chain, problem)
+        return found.plan(_fused(found.core, found.inner), ELEMENTS[problem.dtype].compute.itemsize)
 
     def ulp(self, problem: Problem) -> float:
         return torch.finfo(ELEMENTS[problem.dtype].compute).eps
 
-    def run(
-        self,
-        chain: Chain,
-        problem: Problem,
-        x: Tensor,
-        weight: Tensor,
-        operands: Mapping[str, Tensor],
-        out: Tensor | None = None,
+    def prepare(self, chain: Chain, problem: Problem) -> Executable:
+        return legs.executable(_route(chain, problem), _Kernels())
+
+
+@lru_cache(maxsize=4096)
+def _route(chain: Chain, problem: Problem) -> Route:
+    return route(chain, problem, _refuses)
+
+
+def _refuses(chain: Chain, problem: Problem) -> str:
+    chain.shapes(problem)  # what a stage refuses, no rewrite may hide
+    chains = (rewritten(chain, finite) for finite in (True, False))
+    reasons = (lower.refusal(each, each.shapes(problem)) for each in chains)
+    return next(filter(None, reasons), "")
+
+
+class _Kernels:
+    """The core and the sweeps of this backend."""
+
+    def core(self, chain: Chain, problem: Problem) -> Executable:
+        return _Core(chain, problem)
+
+    def sweep(self, sweep: Sweep, device: torch.device) -> legs.Run:
+        run = sweeps.prepare(sweep)
+        return lambda slots: run([tensor.data_ptr() for tensor in slots])
+
+    def source(self, problem: Problem) -> torch.dtype:
+        return ELEMENTS[problem.dtype].compute
+
+    def between(self, problem: Problem) -> torch.dtype:
+        return ELEMENTS[problem.dtype].compute
+
+    def empty(
+        self, dims: Sequence[int], dtype: torch.dtype, last: bool, device: torch.device
+    ) -> Tensor:
+        return results.empty(results.Form(tuple(dims), dtype, last))
+
+
+class _Core:
+    """A chain that the compiled core holds: the program of its plan, ready but for addresses.
+
+    ``assumes``: whether operands that are not finite need another plan.
+    """
+
+    def __init__(self, chain: Chain, problem: Problem) -> None:
+        plan, other = _fused(chain, problem), _fused(chain, problem, finite=False)
+        self.ready, self.assumes = _Ready(plan), plan != other
+        self.careful = _Ready(other) if self.assumes else self.ready
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
     ) -> Tensor:
         core, count = library.load(), threads.count()
         assert core is not None
-        ready = _ready(chain, problem)
+        ready = self.ready
         # Rewrites assume finite operands; these few numbers are looked at, as no plan can.
-        if ready.assumes:
-            finite = all(_finite(core, each) for each in operands.values())
-            ready = ready if finite else _ready(chain, problem, False)
+        few = (each for name, each in operands.items() if name not in ready.spread)
+        if self.assumes and not all(_finite(core, each) for each in few):
+            ready = self.careful
         if out is None:
             out = results.empty(ready.result)
         elif out.is_neg():
-            return out.copy_(self.run(chain, problem, x, weight, operands))
+            return out.copy_(self(x, weight, operands))
         if not out.numel():
             return out
         x, weight = x.resolve_neg(), weight.resolve_neg()
-        if ready.product and weight.is_contiguous() and out.is_contiguous():
+        same = x.dtype is weight.dtype
+        if ready.product and same and weight.is_contiguous() and out.is_contiguous():
             _multiply(core, count, ready.product, x, weight, out)
             return out if not operands else out.add_(_column(next(iter(operands.values())), out))
-        flat = {k: v.contiguous().resolve_neg() for k, v in operands.items()}
-        if mixed := any(each.dtype is not x.dtype for each in flat.values()):
-            flat = {k: v.float() for k, v in flat.items()}
+        flat = {k: v.resolve_neg() for k, v in operands.items()}
+        lines = {k: v.contiguous() for k, v in flat.items() if k not in ready.spread}
+        if mixed := any(each.dtype is not weight.dtype for each in lines.values()):
+            lines = {k: v.float() for k, v in lines.items()}
+        flat |= lines
         found = [gathers.room() for gathers in ready.gathers]
         program = ready.program(x, out, flat, found)
         if mixed:
@@ -81,7 +141,6 @@ class Cpu:
         return out
 
 
-@lru_cache(maxsize=4096)
 def _fused(chain: Chain, problem: Problem, finite: bool = True) -> Plan:
     return fused(chain, problem, assume=finite, choose=_choices)
 
@@ -93,7 +152,10 @@ def _choices(chain: Chain, problem: Problem) -> dict[int, Choice]:
     """
     core = library.load()
     assert core is not None
-    listed = [(i, each) for i, each in lower.steps(chain) if each.op not in ("map", "norm")]
+    every = lower.steps(chain, chain.shapes(problem))
+    listed = [(i, each) for i, each in every if each.op not in ("map", "norm")]
+    if all(each.op != "cut" for _, each in listed):
+        return {}
     steps = [each.step(lambda name: 0) for _, each in listed]
     program = _program(chain, problem)
     program.steps, program.steps_count = (library.Step * len(steps))(*steps), len(steps)
@@ -104,21 +166,6 @@ def _choices(chain: Chain, problem: Problem) -> dict[int, Choice]:
         for (i, each), cut in zip(listed, cuts, strict=True)
         if each.op == "cut"
     }
-
-
-@lru_cache(maxsize=4096)
-def _verdict(chain: Chain, problem: Problem) -> Verdict:
-    if problem.device != "cpu":
-        return Verdict(f"tensors are on {problem.device}")
-    if library.load() is None:
-        return Verdict("the compiled core is not installed")
-    chain.shapes(problem)  # what a stage refuses, no rewrite may hide
-    chains = (rewritten(chain, finite) for finite in (True, False))
-    reason = next(filter(None, map(lower.refusal, chains)), "")
-    # A tile holds positions of one sample: with so few, torch's product over all of them is faster.
-    small = len(chain.stages) == 1 and set(problem.stride) == {1} and prod(problem.spatial) < 32
-    small = small and not single.serves(chain, problem)
-    return Verdict(reason, "torch is as fast at stride 1 on so few positions" if small else "")
 
 
 @dataclass(frozen=True)
@@ -138,12 +185,11 @@ class _Gathers:
 class _Ready:
     """A plan as the core takes it; of a call's own there are only addresses and strides to fill in.
 
-    ``assumes``: whether operands that are not finite need another plan; ``product``: the problem as
-    a product of input and weights, where it is one; ``result``: the tensor that comes of it.
+    ``product``: the problem as a product of input and weights, where it is one; ``result``: the
+    tensor that comes of it; ``spread``: the operands of more than one value per channel.
     """
 
-    def __init__(self, plan: Plan, assumes: bool) -> None:
-        self.assumes = assumes
+    def __init__(self, plan: Plan) -> None:
         is_product = single.serves(plan.chain, plan.problem)
         self.product = single.product(plan.problem) if is_product else None
         shape = plan.chain.shapes(plan.problem)[-1]
@@ -164,7 +210,8 @@ class _Ready:
             for i, each in enumerate(instructions)
             if each.running and each.shape
         ]
-        self._maps = [(i, _Map(each.code)) for i, each in enumerate(instructions) if each.code]
+        self._maps = [(i, _Map(each)) for i, each in enumerate(instructions) if each.code]
+        self.spread = frozenset(name for each in instructions for name in each.spread)
         self._program = _program(plan.chain, plan.problem)
         self._program.steps, self._program.steps_count = self._steps, len(steps)
 
@@ -179,6 +226,7 @@ class _Ready:
         program = library.Program.from_buffer_copy(self._program)
         program.input, program.input_strides = x.data_ptr(), strides(x.stride())
         program.output, program.output_strides = out.data_ptr(), strides(out.stride())
+        program.input_element, program.output_element = library.element(x), library.element(out)
         if self._tensors or self.gathers or self._maps:
             steps = type(self._steps).from_buffer_copy(self._steps)
             for i, field, name in self._tensors:
@@ -192,26 +240,28 @@ class _Ready:
 
 
 class _Map:
-    """The code of a map as the core takes it."""
+    """A map as the core takes it, but for its operands."""
 
-    def __init__(self, code: Code) -> None:
-        self._operands = code.operands
-        self._numbers = (ctypes.c_double * len(code.numbers))(*code.numbers)
-        Three = ctypes.c_uint8 * 3
-        self._code = (library.MapInstruction * len(code.instructions))(
-            *(
-                library.MapInstruction(primitive, to, Three(*sources))
-                for primitive, to, *sources in code.instructions
-            )
-        )
+    def __init__(self, instruction: lower.Instruction) -> None:
+        assert instruction.code
+        assert instruction.shape
+        self._names, self._code = instruction.code.operands, instruction.code.structure()
+        self._dims, self._spread = instruction.shape.dims, instruction.spread
 
     def on(self, operands: Mapping[str, Tensor]) -> Any:
-        """A pointer to the map with the addresses of its operands; it keeps what it points to."""
-        addresses = (ctypes.c_void_p * len(self._operands))(
-            *(operands[name].data_ptr() for name in self._operands)
+        """A pointer to the map with its operands; it keeps what it points to."""
+        found = (library.Operand * len(self._names))(
+            *(self._operand(operands[name], name in self._spread) for name in self._names)
         )
-        sizes = (len(self._numbers), len(addresses), len(self._code))
-        return ctypes.pointer(library.Map(*sizes, self._numbers, addresses, self._code))
+        return ctypes.pointer(library.Map(self._code, found))
+
+    def _operand(self, tensor: Tensor, spread: bool) -> library.Operand:
+        steps = (0, 1, *(0,) * (len(self._dims) - 2))
+        if spread:
+            wide = tensor.expand(self._dims)
+            sized = zip(wide.stride(), self._dims, strict=True)
+            steps = tuple(step if size > 1 else 0 for step, size in sized)
+        return library.Operand(library.element(tensor), tensor.data_ptr(), strides(steps))
 
 
 def _finite(core: ctypes.CDLL, values: Tensor) -> bool:
@@ -225,7 +275,7 @@ def _multiply(
     """Input times weights: these are the core's input, and samples its output channels."""
     samples = x.reshape(*product.weight[1::-1], 1).transpose(0, 1)
     signal, result = weight.reshape(product.input.dims), out.view(product.output().dims)
-    program = _ready(single.PRODUCT, product).program(signal, result, {})
+    program = _product(product).program(signal, result, {})
     memory = pack(core, program, samples)
     program.weights = memory.data_ptr()
     library.check(core, core.transfuse_run(program, count))
@@ -236,16 +286,17 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
     return values.detach().view(-1, *(1,) * (like.dim() - 2))
 
 
-@lru_cache(maxsize=4096)
-def _ready(chain: Chain, problem: Problem, finite: bool = True) -> _Ready:
-    plan = _fused(chain, problem, finite)
-    return _Ready(plan, assumes=finite and plan != _fused(chain, problem, False))
+@lru_cache(maxsize=1024)
+def _product(product: Problem) -> _Ready:
+    return _Ready(_fused(single.PRODUCT, product))
 
 
 def _program(chain: Chain, problem: Problem) -> library.Program:
     before = lower.prologue(chain)
     program = library.Program(
         element=library.ELEMENTS.index(problem.dtype),
+        input_element=library.ELEMENTS.index(problem.dtype),
+        output_element=library.ELEMENTS.index(problem.dtype),
         operands=library.ELEMENTS.index(problem.dtype),
         batch=problem.batch,
         in_channels=problem.in_channels,

@@ -11,7 +11,10 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from transfuse import settings
+from transfuse.elements import BY_DTYPE
 from transfuse.maths.expr import ARITY
 
 NAME = "libtransfuse_cpu.so"
@@ -29,18 +32,50 @@ CUTS = ("store", "again", "decide", "hold")
 ELEMENTS = ("fp32", "fp64", "fp16", "bf16")
 """The element types in the order of ``enum transfuse_element``."""
 
+KINDS = ("each", "fold", "slide")
+"""The kinds of sweeps in the order of ``enum transfuse_kind``."""
+FOLDINGS = (
+    *("sum", "mean", "max", "min"),
+    *("logsumexp", "exponentials", "moments", "squares", "sign"),
+)
+"""What sweeps fold to, in the order of ``enum transfuse_folding``."""
+
 Sizes = ctypes.c_int64 * 3
 Strides = ctypes.c_int64 * 5
+Axes = ctypes.c_int64 * 9
 Digest = ctypes.c_uint64 * 2
 
 
-class MapInstruction(ctypes.Structure):
+class Instruction(ctypes.Structure):
     """``transfuse_instruction``"""
 
     _fields_ = (
-        ("primitive", ctypes.c_uint8),
-        ("to", ctypes.c_uint8),
-        ("from", ctypes.c_uint8 * 3),
+        ("primitive", ctypes.c_uint16),
+        ("to", ctypes.c_uint16),
+        ("from", ctypes.c_uint16 * 3),
+    )
+
+
+class Code(ctypes.Structure):
+    """``transfuse_code``"""
+
+    _fields_ = (
+        ("numbers_count", ctypes.c_int32),
+        ("operands_count", ctypes.c_int32),
+        ("registers_count", ctypes.c_int32),
+        ("length", ctypes.c_int32),
+        ("numbers", ctypes.POINTER(ctypes.c_double)),
+        ("instructions", ctypes.POINTER(Instruction)),
+    )
+
+
+class Operand(ctypes.Structure):
+    """``transfuse_operand``"""
+
+    _fields_ = (
+        ("element", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+        ("strides", Strides),
     )
 
 
@@ -48,12 +83,8 @@ class Map(ctypes.Structure):
     """``transfuse_map``"""
 
     _fields_ = (
-        ("numbers_count", ctypes.c_int32),
-        ("operands_count", ctypes.c_int32),
-        ("code_count", ctypes.c_int32),
-        ("numbers", ctypes.POINTER(ctypes.c_double)),
-        ("operands", ctypes.POINTER(ctypes.c_void_p)),
-        ("code", ctypes.POINTER(MapInstruction)),
+        ("code", Code),
+        ("operands", ctypes.POINTER(Operand)),
     )
 
 
@@ -82,6 +113,8 @@ class Program(ctypes.Structure):
 
     _fields_ = (
         ("element", ctypes.c_int32),
+        ("input_element", ctypes.c_int32),
+        ("output_element", ctypes.c_int32),
         ("operands", ctypes.c_int32),
         ("careful", ctypes.c_int32),
         ("batch", ctypes.c_int64),
@@ -105,6 +138,49 @@ class Program(ctypes.Structure):
         ("output_strides", Strides),
         ("weight_scale", ctypes.c_double),
     )
+
+
+class View(ctypes.Structure):
+    """``transfuse_view``"""
+
+    _fields_ = (
+        ("element", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+        ("strides", Axes),
+    )
+
+
+class Sweep(ctypes.Structure):
+    """``transfuse_sweep``"""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("folding", ctypes.c_int32),
+        ("kept", ctypes.c_int32),
+        ("folded", ctypes.c_int32),
+        ("across", ctypes.c_int32),
+        ("sizes", Axes),
+        ("values_count", ctypes.c_int32),
+        ("others_count", ctypes.c_int32),
+        ("values", ctypes.POINTER(View)),
+        ("others", ctypes.POINTER(View)),
+        ("outs", View * 2),
+        ("before", ctypes.POINTER(Code)),
+        ("after", ctypes.POINTER(Code)),
+        ("inputs", Sizes),
+        ("kernel", Sizes),
+        ("stride", Sizes),
+        ("padding", Sizes),
+        ("dilation", Sizes),
+        ("adaptive", ctypes.c_int32),
+        ("counts_padding", ctypes.c_int32),
+        ("divisor", ctypes.c_double),
+    )
+
+
+def element(tensor: Tensor) -> int:
+    """The number of a tensor's type."""
+    return ELEMENTS.index(BY_DTYPE[tensor.dtype].name)
 
 
 def path() -> Path | None:
@@ -159,10 +235,16 @@ def abi() -> list[str]:
         f"operations {' '.join(OPS).upper()}",
         f"cuts {' '.join(CUTS)}",
         f"primitives {' '.join(ARITY).upper()}",
-        layout("instruction", MapInstruction),
+        f"kinds {' '.join(KINDS).upper()}",
+        f"foldings {' '.join(FOLDINGS).upper()}",
+        layout("instruction", Instruction),
+        layout("code", Code),
+        layout("operand", Operand),
         layout("map", Map),
         layout("step", Step),
         layout("program", Program),
+        layout("view", View),
+        layout("sweep", Sweep),
     ]
 
 
@@ -210,6 +292,7 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_finite.errcheck = _given
     core.transfuse_decide.argtypes = (program, ctypes.POINTER(ctypes.c_int32))
     core.transfuse_run.argtypes = (program, ctypes.c_int32)
+    core.transfuse_sweep_run.argtypes = (ctypes.POINTER(Sweep), ctypes.c_int32)
     return core
 
 

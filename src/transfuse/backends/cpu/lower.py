@@ -1,6 +1,6 @@
 """A plan as the steps of the core: one place that says which step serves which stage."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,19 +10,11 @@ from transfuse.chain import Chain
 from transfuse.maths.expr import Expr
 from transfuse.plan import Choice, Plan
 from transfuse.problem import Shape
-from transfuse.stages import Stage, add, clamp, scale, sigmoid, tanh
-from transfuse.stages.channel import ChannelSoftmax, ChannelSum
+from transfuse.stages import Kind, Stage, add, clamp, scale, sigmoid, tanh
+from transfuse.stages.norm import BatchApply, BatchStatistics, Norm
 from transfuse.stages.pointwise import Map
-from transfuse.stages.whole import (
-    BatchApply,
-    BatchNorm,
-    BatchStatistics,
-    GroupNorm,
-    Running,
-    RunningNorm,
-    SpaceSoftmax,
-    Whole,
-)
+from transfuse.stages.reduce import Reduce, Softmax
+from transfuse.stages.running import Running
 from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool, Window
 from transfuse.symbols import real
 
@@ -42,9 +34,11 @@ class Instruction:
     t3: str | None = None
     running: Running | None = None
     shape: Shape | None = None
-    """What a statistic over the batch moves, and the shape of the values it covers."""
+    """What a statistic over the batch moves; the shape of the values that it or a map sees."""
     code: Code | None = None
     """Of a map."""
+    spread: tuple[str, ...] = ()
+    """Its operands that have more than one value per channel."""
 
     def step(self, address: Callable[[str], int]) -> Step:
         # Missing axes come first, and a window of 1 leaves them alone.
@@ -55,27 +49,26 @@ class Instruction:
         return Step(op, self.i0, kernel, stride, padding, self.f0, self.f1, *tensors)
 
 
-def refusal(chain: Chain) -> str:
-    """Why the core cannot run a chain that is rewritten; empty where it can."""
-    if len(chain.prologue) > 1 or any(not isinstance(s, AvgPool | MaxPool) for s in chain.prologue):
+def refusal(chain: Chain, shapes: Sequence[Shape]) -> str:
+    """Why the core cannot run a rewritten chain; empty where it can.
+
+    ``shapes``: the values before each stage.
+    """
+    rank = chain.conv.rank
+    if len(chain.prologue) > 1 or not all(_pools(stage, rank) for stage in chain.prologue):
         return (
             f"before the convolution it does one pool, not {' -> '.join(map(str, chain.prologue))}"
         )
     gathered = False
-    for stage in chain.epilogue:
-        if type(stage) not in _STEPS:
-            return f"it has no step for {stage}"
-        if isinstance(stage, Map):
-            try:
-                _code(stage)
-            except TooLong as reason:
-                return f"{stage}: {reason}"
-        overlaps = isinstance(stage, Window) and any(
-            stride < kernel or padding for kernel, stride, padding in stage.windows(chain.conv.rank)
-        )
-        if gathered and overlaps:
+    for stage, shape in zip(chain.epilogue, shapes[chain.at + 1 :], strict=False):
+        try:
+            if _steps(stage, shape) is None:
+                return f"it has no step for {stage}"
+        except TooLong as reason:
+            return f"{stage}: {reason}"
+        if gathered and isinstance(stage, Window) and _overlap(stage, rank):
             return f"windows of {stage} overlap where a statistic is gathered before them"
-        if isinstance(stage, Whole):
+        if stage.sees(rank) is Kind.WHOLE:
             gathered = stage.gathers and not stage.applies
     return ""
 
@@ -88,29 +81,36 @@ def prologue(chain: Chain) -> Instruction | None:
     return None
 
 
-def steps(chain: Chain) -> Iterator[tuple[int, Instruction]]:
-    """The steps after the convolution, each with the place of its stage; cuts are left open."""
+def steps(chain: Chain, shapes: Sequence[Shape]) -> Iterator[tuple[int, Instruction]]:
+    """The steps after the convolution, each with the place of its stage; cuts are left open.
+
+    ``shapes``: the values before each stage.
+    """
     if isinstance(chain.conv.bias, str):
         yield chain.at, Instruction("add", t0=chain.conv.bias)
     for i, stage in enumerate(chain.epilogue, chain.at + 1):
-        for instruction in _STEPS[type(stage)](stage, chain.conv.rank):
+        for instruction in _steps(stage, shapes[i]) or ():
             yield i, instruction
 
 
 def epilogue(plan: Plan) -> Iterator[Instruction]:
     """The steps after the convolution, with the plan's cuts between them."""
-    shapes = plan.chain.shapes(plan.problem)
-    for i, instruction in steps(plan.chain):
-        stage = plan.chain.stages[i]
-        if i in plan.resident:
+    chain = plan.chain
+    shapes = chain.shapes(plan.problem)
+    for i, instruction in steps(chain, shapes):
+        stage = chain.stages[i]
+        held = _resident(stage, shapes[i]) if i in plan.resident else None
+        if held is not None:
             if instruction.op == "cut":  # in place of all three
-                yield _RESIDENT[type(stage)](stage)
+                yield held
             continue
         if instruction.op == "cut":
             chosen = Choice.AGAIN if i in plan.recomputed else Choice.STORE
             instruction = Instruction("cut", i0=CUTS.index(chosen))
-        if instruction.op == "batch_stats" and isinstance(stage, BatchNorm | BatchStatistics):
+        if instruction.op == "batch_stats" and isinstance(stage, Norm | BatchStatistics):
             instruction = replace(instruction, running=stage.running, shape=shapes[i])
+        if instruction.code:
+            instruction = replace(instruction, shape=shapes[i])
         yield instruction
 
 
@@ -133,21 +133,30 @@ _LOOPS: dict[Expr, Callable[..., Instruction]] = {
 
 def _map(stage: Map) -> Instruction:
     make = _LOOPS.get(stage.function.pattern)
-    if make is not None and (not stage.tensors or len(stage.arguments) == 1):
+    if make is not None and stage.per_channel and (not stage.tensors or len(stage.arguments) == 1):
         return make(*stage.arguments)
-    return Instruction("map", code=_code(stage))
+    return Instruction("map", code=_code(stage), spread=tuple(dict(stage.shapes)))
 
 
 def _code(stage: Map) -> Code:
     return assemble(stage.function.expr, stage.constants, stage.tensors)
 
 
+def _overlap(stage: Window, rank: int) -> bool:
+    windows = stage.windows(rank)
+    return any(stride < kernel or padding for kernel, stride, padding in windows)
+
+
+def _pools(stage: Stage, rank: int) -> bool:
+    return isinstance(stage, MaxPool | AvgPool | ExtremumPool) and stage.simple(rank)
+
+
 def _pool(stage: Window, rank: int) -> Instruction:
     windows = stage.windows(rank)
     if isinstance(stage, AvgPool):
-        return Instruction(
-            "sum_pool", f0=1 / stage.cells(rank) if stage.divide else 1.0, windows=windows
-        )
+        divisor = stage.divisor(rank)
+        assert divisor is not None, "a simple pool has one"
+        return Instruction("sum_pool", f0=1 / divisor, windows=windows)
     if isinstance(stage, ExtremumPool):
         return Instruction("sign_pool", windows=windows, t0=_name(stage.sign))
     return Instruction("max_pool", windows=windows)
@@ -162,31 +171,42 @@ def _norm(op: str, stage: Any, groups: int = 0) -> Instruction:
     return Instruction(op, i0=groups, f0=stage.eps, t0=weight, t1=bias)
 
 
-_STEPS: dict[type[Stage], Callable[[Any, int], tuple[Instruction, ...]]] = {
-    Map: lambda s, _: (_map(s),),
-    RunningNorm: lambda s, _: (
-        replace(_norm("norm", s), t2=_name(s.running_mean), t3=_name(s.running_var)),
-    ),
-    ChannelSoftmax: lambda s, _: (Instruction("softmax"),),
-    ChannelSum: lambda s, _: (Instruction("sum"),),
-    MaxPool: lambda s, rank: (_pool(s, rank),),
-    AvgPool: lambda s, rank: (_pool(s, rank),),
-    ExtremumPool: lambda s, rank: (_pool(s, rank),),
-    BatchStatistics: lambda s, _: (Instruction("batch_stats"),),
-    BatchApply: lambda s, _: (CUT, _norm("batch_apply", s)),
-    BatchNorm: lambda s, _: (Instruction("batch_stats"), CUT, _norm("batch_apply", s)),
-    GroupNorm: lambda s, _: (
-        Instruction("group_stats", i0=s.num_groups),
-        CUT,
-        _norm("group_apply", s, s.num_groups),
-    ),
-    SpaceSoftmax: lambda s, _: (
-        Instruction("exp_stats" if s.bounded else "max_stats"),
-        CUT,
-        Instruction("exp_apply" if s.bounded else "max_apply"),
-    ),
-}
-_RESIDENT: dict[type[Stage], Callable[[Any], Instruction]] = {
-    GroupNorm: lambda s: _norm("group_norm", s, s.num_groups),
-    SpaceSoftmax: lambda s: Instruction("space_softmax"),
-}
+def _steps(stage: Stage, shape: Shape) -> tuple[Instruction, ...] | None:
+    """The steps that serve a stage on values of this shape; None where the core has none."""
+    rank = len(shape.spatial)
+    sees = stage.sees(rank)
+    if isinstance(stage, Map):
+        return (_map(stage),)
+    if sees is Kind.FORM:
+        return ()
+    if isinstance(stage, Window) and _pools(stage, rank):
+        return (_pool(stage, rank),)
+    if isinstance(stage, Reduce) and stage.name == "sum" and sees is Kind.CHANNEL:
+        return (Instruction("sum"),)
+    if isinstance(stage, Softmax) and sees is Kind.CHANNEL:
+        return (Instruction("softmax"),)
+    if isinstance(stage, Softmax) and sees is Kind.WHOLE:
+        kind = "exp" if stage.bounded else "max"
+        return Instruction(f"{kind}_stats"), CUT, Instruction(f"{kind}_apply")
+    if isinstance(stage, BatchStatistics):
+        return (Instruction("batch_stats"),)
+    if isinstance(stage, BatchApply):
+        return CUT, _norm("batch_apply", stage)
+    if not isinstance(stage, Norm) or sees is Kind.AXES:
+        return None
+    if sees is Kind.POINTWISE:
+        mean, var = _name(stage.running_mean), _name(stage.running_var)
+        return (replace(_norm("norm", stage), t2=mean, t3=var),)
+    if stage.over == "batch":
+        return Instruction("batch_stats"), CUT, _norm("batch_apply", stage)
+    groups = stage.groups(shape)
+    return Instruction("group_stats", i0=groups), CUT, _norm("group_apply", stage, groups)
+
+
+def _resident(stage: Stage, shape: Shape) -> Instruction | None:
+    """The step of a tile that holds all positions of a sample; of the batch, none does."""
+    if isinstance(stage, Softmax):
+        return Instruction("space_softmax")
+    if isinstance(stage, Norm) and stage.over != "batch":
+        return _norm("group_norm", stage, stage.groups(shape))
+    return None

@@ -3,7 +3,7 @@
 Triton is imported when a tensor on a GPU is first seen, not before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -14,29 +14,46 @@ import torch
 from torch import Tensor
 
 from transfuse import settings
-from transfuse.backends.base import Verdict
+from transfuse.backends import legs
+from transfuse.backends.base import Backend, Executable, Verdict
 from transfuse.backends.triton import lower
+from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.errors import Declined
 from transfuse.plan import Pass, Plan, fused
 from transfuse.problem import Problem
+from transfuse.route import Route, route
+from transfuse.sweeps import Sweep
 
 
-class Triton:
+class Triton(Backend):
     name = "triton"
     device = "cuda"
     differentiable = False
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:
-        return _declined.get((chain, problem)) or _verdict(chain, problem)
+        here = problem.device == "cpu" and settings.interpreted()
+        if not (problem.device.startswith("cuda") or here):
+            return Verdict(f"tensors are on {problem.device}")
+        if find_spec("triton") is None:
+            return Verdict("Triton is not installed")
+        try:
+            found = _route(chain, problem)
+        except ValueError as reason:
+            return Verdict(str(reason))
+        declined = _declined.get((found.core, found.inner))
+        return declined or Verdict(yields=_yields(chain, problem))
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:
-        return _copying(_fused(chain, problem))
+        found = _route(chain, problem)
+        core = _copying(fused(found.core, found.inner))
+        return found.plan(core, ELEMENTS[problem.dtype].compute.itemsize)
 
-    def tiles(self, chain: Chain, problem: Problem) -> list[tuple[str, str]]:
-        """Each pass that convolves, with its tiles and where these come from."""
-        rows: list[tuple[str, str]] = _engine().explained(chain, _fused(chain, problem))
+    def tiles(self, chain: Chain, problem: Problem) -> list[Explained]:
+        """What serves each convolution of a chain."""
+        found = _route(chain, problem)
+        rows: list[Explained] = _calls().explained(found.core, fused(found.core, found.inner))
         return rows
 
     def ulp(self, problem: Problem) -> float:
@@ -44,25 +61,65 @@ class Triton:
             return 2.0**-10
         return torch.finfo(ELEMENTS[problem.dtype].dtype).eps
 
-    def run(
-        self,
-        chain: Chain,
-        problem: Problem,
-        x: Tensor,
-        weight: Tensor,
-        operands: Mapping[str, Tensor],
-        out: Tensor | None = None,
+    def prepare(self, chain: Chain, problem: Problem) -> Executable:
+        return legs.executable(_route(chain, problem), _Kernels())
+
+
+@lru_cache(maxsize=4096)
+def _route(chain: Chain, problem: Problem) -> Route:
+    return route(chain, problem, _refuses)
+
+
+def _refuses(chain: Chain, problem: Problem) -> str:
+    try:
+        lower.lowered(chain, fused(chain, problem))
+    except lower.Refused as reason:
+        return str(reason)
+    return ""
+
+
+class _Kernels:
+    """The convolution's kernels and the sweeps of this backend."""
+
+    def core(self, chain: Chain, problem: Problem) -> Executable:
+        return _Core(chain, problem)
+
+    def sweep(self, sweep: Sweep, device: torch.device) -> legs.Run:
+        from transfuse.backends.triton import sweeps
+
+        run: legs.Run = sweeps.prepare(sweep, device)
+        return run
+
+    def source(self, problem: Problem) -> torch.dtype:
+        return ELEMENTS[problem.dtype].dtype  # what tensor cores multiply
+
+    def between(self, problem: Problem) -> torch.dtype:
+        return ELEMENTS[problem.dtype].compute
+
+    def empty(
+        self, dims: Sequence[int], dtype: torch.dtype, last: bool, device: torch.device
+    ) -> Tensor:
+        form = legs.memory_format(dims, last)
+        return torch.empty(tuple(dims), dtype=dtype, device=device, memory_format=form)
+
+
+class _Core:
+    """A chain that the convolution's kernels hold: its launches, by how tensors lie."""
+
+    def __init__(self, chain: Chain, problem: Problem) -> None:
+        self.chain, self.problem, self.plan = chain, problem, fused(chain, problem)
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
     ) -> Tensor:
         if x.is_neg() or weight.is_neg():
             x, weight = x.resolve_neg(), weight.resolve_neg()
         if out is not None and out.is_neg():
-            return out.copy_(self.run(chain, problem, x, weight, operands))
-        found = _met.get((id(chain), id(problem)))
-        plan = _meet(chain, problem) if found is None else found[2]
+            return out.copy_(self(x, weight, operands))
         try:
-            y: Tensor = _engine().run(chain, plan, x, weight, operands, out)
+            y: Tensor = _calls().run(self.chain, self.plan, x, weight, operands, out)
         except Declined as reason:
-            _declined[chain, problem] = Verdict(str(reason))
+            _declined[self.chain, self.problem] = Verdict(str(reason))
             raise
         return y
 
@@ -72,29 +129,11 @@ _declined: dict[tuple[Chain, Problem], Verdict] = {}
 
 
 @cache
-def _engine() -> Any:
+def _calls() -> Any:
     """The module that imports Triton; asked for at each call, and so kept."""
-    from transfuse.backends.triton import engine
+    from transfuse.backends.triton import calls
 
-    return engine
-
-
-@lru_cache(maxsize=4096)
-def _fused(chain: Chain, problem: Problem) -> Plan:
-    return fused(chain, problem)
-
-
-_met: dict[tuple[int, int], tuple[Chain, Problem, Plan]] = {}
-"""Plans by the very objects they were asked for, which are kept: to compare two chains stage by
-stage takes longer than to launch one."""
-
-
-def _meet(chain: Chain, problem: Problem) -> Plan:
-    if len(_met) >= 4096:
-        _met.clear()
-    plan = _fused(chain, problem)
-    _met[id(chain), id(problem)] = chain, problem, plan
-    return plan
+    return calls
 
 
 def _copying(plan: Plan) -> Plan:
@@ -109,21 +148,6 @@ def _copying(plan: Plan) -> Plan:
     does = "copy weights" if plan.chain.prologue else "copy input and weights"
     copy = Pass(f"{does} in the order of the tiles", 0, copied, copied)
     return replace(plan, passes=(copy, *plan.passes), scratch=plan.scratch + copied)
-
-
-@lru_cache(maxsize=4096)
-def _verdict(chain: Chain, problem: Problem) -> Verdict:
-    if not (
-        problem.device.startswith("cuda") or (problem.device == "cpu" and settings.interpreted())
-    ):
-        return Verdict(f"tensors are on {problem.device}")
-    if find_spec("triton") is None:
-        return Verdict("Triton is not installed")
-    try:
-        lower.program(chain, _fused(chain, problem))
-    except lower.Refused as reason:
-        return Verdict(str(reason))
-    return Verdict(yields=_yields(chain, problem))
 
 
 def _yields(chain: Chain, problem: Problem) -> str:

@@ -1,6 +1,6 @@
-"""A recipe while it is written: the launches so far, and the memory that they share."""
+"""A launch plan while it is written: the launches so far, and the memory that they share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -8,12 +8,14 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from transfuse.backends.triton import config as tiling
-from transfuse.backends.triton.copies import Five, InputCopy, WeightCopy
-from transfuse.backends.triton.lattice import Three
+from transfuse.backends.triton.engines.workload import Workload, workload_of
+from transfuse.backends.triton.epilogue.op_table import OpArguments
+from transfuse.backends.triton.epilogue.records import Epilogue
+from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.launch import UNREAD, All, Launch
-from transfuse.backends.triton.lower import Arguments, Pass, Program
-from transfuse.backends.triton.tile import After
+from transfuse.backends.triton.lower import Lowered, Segment
+from transfuse.backends.triton.packing.packed_layout import PackedInput, PackedWeights
+from transfuse.backends.triton.strides import Five, Three, linear, three, wide
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem, Shape
 from transfuse.stages.window import AvgPool, ExtremumPool, Window
@@ -24,22 +26,8 @@ X, WEIGHT, OUT, OPERANDS = range(4)
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """What kernels are chosen by; not real in the interpreter."""
-
-    capability: int
-    multiprocessors: int
-    real: bool = True
-
-    @property
-    def hopper(self) -> bool:
-        """Whether the loops written for Hopper run on it."""
-        return self.capability == 90 and self.real
-
-
-@dataclass(frozen=True)
 class Place:
-    """A tensor between two passes: its number, and how it lies."""
+    """A tensor between two segments: its number, and how it lies."""
 
     number: int
     strides: Five
@@ -59,7 +47,7 @@ class Partials:
     run: int
 
 
-class Copies(NamedTuple):
+class PackedCopies(NamedTuple):
     """The numbers of the copies of input and weights, and of what was found in these.
 
     ``wild`` are 32-bit integers: whether weights were not finite, as the careful launch sums it up,
@@ -73,28 +61,33 @@ class Copies(NamedTuple):
 
 
 class Draft:
-    """What launches are written from, and what was written; each of ``launches/`` adds its own."""
+    """What launches are written from, and what was written; an ``add`` appends its launches."""
 
     def __init__(
         self,
-        program: Program,
+        lowered: Lowered,
         core: Problem,
         source: Three,
         strides: tuple[Five, Five, Five],
         operands: Sequence[str],
         device: torch.device,
         gpu: Gpu,
+        spread: Mapping[str, Five] | None = None,
+        written: torch.dtype | None = None,
     ) -> None:
-        self.program, self.core, self.source = program, core, source
-        self.device, self.gpu = device, gpu
+        """``spread``: the strides of operands that have more than a value per channel. ``written``:
+        the type of the result, where that is not the input's.
+        """
+        self.lowered, self.core, self.source = lowered, core, source
+        self.device, self.gpu, self.spread = device, gpu, spread or {}
         self.x_strides, self.weight_strides, self.out_strides = strides
         self.names = {name: OPERANDS + at for at, name in enumerate(operands)}
         self.scratch: list[tuple[int, int, torch.dtype]] = []
         self.bytes = 0
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
-        self.copies: dict[tuple[InputCopy, WeightCopy], Copies] = {}
-        self.acc = ACC[core.dtype]
+        self.packed: dict[tuple[PackedInput, PackedWeights], PackedCopies] = {}
+        self.acc, self.written = ACC[core.dtype], written or ELEMENTS[core.dtype].dtype
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
 
     @property
@@ -103,17 +96,23 @@ class Draft:
         return ELEMENTS[self.core.dtype].itemsize
 
     @property
-    def on_hopper(self) -> bool:
-        """Whether the loops written for Hopper may serve: there, and for what they multiply."""
-        return self.gpu.hopper and self.core.arithmetic in ("tf32", "fp16", "bf16")
+    def not_hopper(self) -> str:
+        """Why no engine written for Hopper serves, be it the GPU or the arithmetic; or nothing."""
+        if not self.gpu.real:
+            return "there is no GPU: kernels are interpreted"
+        if self.gpu.capability != 90:
+            return f"it is written for sm_90, not for sm_{self.gpu.capability}"
+        if self.core.arithmetic not in ("tf32", "fp16", "bf16"):
+            return f"it multiplies tf32, fp16 and bf16, not {self.core.arithmetic}"
+        return ""
 
     def add(self, kernel: Any, programs: int, arguments: list[Any], **options: Any) -> None:
         """One more launch."""
         self.launches.append(Launch(kernel, programs, arguments, options))
 
-    def shape(self, each: Pass) -> tiling.Shape:
-        """A pass that convolves, as tiles are chosen for it."""
-        return tiling.shape_of(self.program, self.core, each)
+    def workload(self, each: Segment) -> Workload:
+        """A segment that convolves, as tiles are chosen for it."""
+        return workload_of(self.lowered, self.core, each)
 
     def memory(self, elements: int, dtype: torch.dtype | None = None) -> int:
         """The number of a piece of scratch memory."""
@@ -123,7 +122,7 @@ class Draft:
         return OPERANDS + len(self.names) + len(self.scratch) - 1
 
     def between(self, shape: Shape, form: str = "box", parts: int = 1) -> Place:
-        """A tensor between two passes; channels innermost where tiles are of samples."""
+        """A tensor between two segments; channels innermost where tiles are of samples."""
         d, h, w = three(shape.spatial, 1)
         n, c = shape.n, shape.c
         strides: Five = (c * d * h * w, d * h * w, h * w, w, 1)
@@ -134,38 +133,40 @@ class Draft:
     def constant(self, values: tuple[int, ...]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=self.device)
 
-    def tensors(self, arguments: Arguments) -> All:
+    def tensors(self, arguments: OpArguments) -> All:
         numbers = [
             self.names[each] if isinstance(each, str) else self.statistics[each[0]][each[1]]
             for each in arguments.tensors
         ]
         return All(tuple(numbers))
 
-    def gather(self, each: Pass, tiles: int, parts: int) -> Partials:
-        """Memory for the partials of a pass, so many of each tile; none where it gathers none."""
+    def gather(self, each: Segment, tiles: int, parts: int) -> Partials:
+        """Memory for the partials of a segment, so many a tile; none where it gathers none."""
         at = gathered(each)
         if at is None:
             return Partials(UNREAD, 0, tiles, 0)
-        statistic = self.program.statistics[at]
+        statistic = self.lowered.statistics[at]
         counted = tiles if statistic.over_batch else tiles // self.core.batch
         plane = tiles * parts * statistic.channels
         return Partials(self.memory(3 * plane), plane, counted, counted * parts)
 
     def kind(self, statistic: int | None) -> str:
         """The kind of a statistic, if there is one."""
-        return "" if statistic is None else self.program.statistics[statistic].kind
+        return "" if statistic is None else self.lowered.statistics[statistic].kind
 
-    def after(self, each: Pass, out: Place, arguments: Arguments, ordered: bool) -> After:
-        """What follows the sums of a pass. ``ordered``: rows follow each other as results do."""
+    def epilogue(
+        self, each: Segment, out: Place, arguments: OpArguments, ordered: bool
+    ) -> Epilogue:
+        """What follows the sums of a segment. ``ordered``: rows follow each other as results do."""
         before, after = arguments.table(each.before), arguments.table(each.after)
         at = gathered(each)
-        return After(
+        return Epilogue(
             before=before,
             after=after,
             sign=arguments.sign(each.window),
             early=self.kind(each.early),
             late=self.kind(each.late),
-            counted=1 if at is None else self.program.statistics[at].channels,
+            counted=1 if at is None else self.lowered.statistics[at].channels,
             summed=each.summed,
             stored=each.stores,
             linear=ordered and linear(three(each.result.spatial, 1), out.strides),
@@ -176,44 +177,16 @@ class Draft:
         )
 
 
-def gathered(each: Pass) -> int | None:
-    """The statistic that a pass gathers."""
+def gathered(each: Segment) -> int | None:
+    """The statistic that a segment gathers."""
     return each.early if each.early is not None else each.late
 
 
-def apart(each: Pass, channels: int) -> tuple[Pass, Pass]:
-    """A pass of so many channels up to its window, and what is left of it."""
+def apart(each: Segment, channels: int) -> tuple[Segment, Segment]:
+    """A segment of so many channels up to its window, and what is left of it."""
     shape = each.result._replace(c=channels)
     alone = replace(each, result=shape, after=(), late=None, stores=True)
     return alone, replace(each, convolves=False, source=shape, before=(), early=None)
-
-
-def three(values: Sequence[int], missing: int) -> Three:
-    """One value per axis, missing axes first."""
-    a, b, c = (missing,) * (3 - len(values)) + tuple(values)
-    return a, b, c
-
-
-def five(strides: Sequence[int]) -> Five:
-    """The strides of a tensor, those of missing axes 0."""
-    n, c, *space = strides
-    return n, c, *three(space, 0)
-
-
-def linear(sizes: Three, strides: Five) -> bool:
-    """Whether positions follow each other at one stride."""
-    expected = strides[4]
-    for size, stride in zip(reversed(sizes), reversed(strides[2:]), strict=True):
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def wide(shape: Shape, strides: Five) -> bool:
-    """Whether offsets within a tile may pass 32 bits."""
-    sizes = (shape.n, 1, *three(shape.spatial, 1))
-    return sum((n - 1) * abs(s) for n, s in zip(sizes, strides, strict=True)) >= 2**31
 
 
 def kind_of(window: Window | None) -> str:
@@ -225,6 +198,6 @@ def kind_of(window: Window | None) -> str:
     return "sum" if isinstance(window, AvgPool) else "max"
 
 
-def numbers(arguments: Arguments) -> tuple[float, ...]:
-    """The numbers of steps; one that is not looked at where there are none."""
+def numbers(arguments: OpArguments) -> tuple[float, ...]:
+    """The numbers of tile ops; one that is not looked at where there are none."""
     return tuple(arguments.numbers) or (0.0,)

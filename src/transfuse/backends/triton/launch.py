@@ -11,7 +11,7 @@ from triton import knobs
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from transfuse.backends.triton.faults import spills_over
+from transfuse.backends.triton.miscompiles import spills_over
 from transfuse.backends.triton.versions import FUSING, mend_interpreter
 from transfuse.errors import Declined
 
@@ -19,8 +19,8 @@ UNREAD = 0
 """The number of a tensor that is always there, for a parameter that is not looked at."""
 
 NO_MORE = 0
-"""More rounds of a loop that has one: a number that no compiler is to know (``kernels/hopper.py``).
-"""
+"""The argument ``more`` of Hopper's kernels: rounds of a loop after its first, which no compiler is
+to know to be none (``strip_kernel.consume`` says why)."""
 
 
 @dataclass(frozen=True)

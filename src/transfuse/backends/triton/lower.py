@@ -1,32 +1,20 @@
-"""A plan as launches: which steps run in which kernel, what is gathered, what is stored."""
+"""A plan as launches: which ops run in which kernel, what is gathered, what is stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from hashlib import blake2b
 from math import isnan, log, nan
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from transfuse.chain import Chain
 from transfuse.maths.expr import Constant, Expr, Name, folded
 from transfuse.plan import Plan
 from transfuse.problem import Problem, Shape
-from transfuse.stages import Stage, add, clamp, scale, sigmoid, tanh
-from transfuse.stages.channel import ChannelSoftmax, ChannelSum
+from transfuse.stages import Kind, Stage, add, clamp, scale, sigmoid, tanh
+from transfuse.stages.norm import BatchApply, BatchStatistics, Norm
 from transfuse.stages.pointwise import Map
-from transfuse.stages.whole import (
-    BatchApply,
-    BatchNorm,
-    BatchStatistics,
-    GroupNorm,
-    Running,
-    RunningNorm,
-    SpaceSoftmax,
-    Whole,
-)
+from transfuse.stages.reduce import Reduce, Softmax
+from transfuse.stages.running import Running
 from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool, Window
 
 MOST_CHANNELS = 256
@@ -45,10 +33,10 @@ MOST_PARTS = 256
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an expression, as ``kernels/expressions.py`` takes it.
+    """A part of an expression, as ``epilogue/expressions.py`` takes it.
 
     ``"x"`` is the running value; ``"number"`` and ``"tensor"`` are arguments of the launch, the one
-    ``at`` so many after the first of the step; all else is a primitive with its arguments.
+    ``at`` so many after the first of the op; all else is a primitive with its arguments.
     """
 
     op: str
@@ -57,8 +45,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of a tile. ``tensors`` are operands by name, or ``(statistic, half)``.
+class TileOp:
+    """What is done to a tile in registers. ``tensors``: operands by name, or (statistic, half).
 
     ``factor`` multiplies its result: a softmax takes it into the shares, an addition into its term
     (what it is added to was multiplied before).
@@ -71,6 +59,11 @@ class Step:
     count: int = 1
     factor: float = 1.0
     expr: Part | None = None  # of a map
+    spread: tuple[bool, ...] = ()  # of a map: which tensors have more than a value per channel
+
+    @property
+    def per_channel(self) -> bool:
+        return not any(self.spread)
 
 
 @dataclass(frozen=True)
@@ -86,15 +79,15 @@ class Statistic:
 
 
 @dataclass(frozen=True)
-class Pass:
+class Segment:
     """One kernel over all tiles. ``late`` and ``early`` name the statistic gathered, by number."""
 
     convolves: bool
     source: Shape
     result: Shape
-    before: tuple[Step, ...]
+    before: tuple[TileOp, ...]
     window: Window | None
-    after: tuple[Step, ...]
+    after: tuple[TileOp, ...]
     early: int | None
     late: int | None
     stores: bool
@@ -114,21 +107,21 @@ class Pass:
         return not (self.late is None or self.stores or self.summed or self.resident)
 
     @property
-    def resident(self) -> Step | None:
+    def resident(self) -> TileOp | None:
         """The norm whose statistic a tile takes for itself."""
         found = [step for step in self.after if step.op in ("group_norm", "space_softmax")]
         return found[0] if found else None
 
 
 @dataclass(frozen=True)
-class Program:
-    """What a backend launches: prologue, passes in order, and the statistics between them."""
+class Lowered:
+    """What a backend launches: prologue, segments in order, and the statistics between them."""
 
-    prologue: tuple[Step, ...]
+    prologue: tuple[TileOp, ...]
     pool: Window | None
-    after_pool: tuple[Step, ...]
+    after_pool: tuple[TileOp, ...]
     factor: float
-    passes: tuple[Pass, ...]
+    segments: tuple[Segment, ...]
     statistics: tuple[Statistic, ...]
 
 
@@ -137,99 +130,108 @@ class Refused(Exception):
 
 
 @lru_cache(maxsize=4096)
-def program(chain: Chain, plan: Plan) -> Program:
+def lowered(chain: Chain, plan: Plan) -> Lowered:
     """The launches of a plan; ``chain`` is the one as declared. Raises ``Refused``."""
     walk = _Walk(chain, plan)
-    return walk.program()
+    return walk.lowered()
 
 
 @dataclass
 class _Walk:
     declared: Chain
     plan: Plan
-    passes: list[Pass] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
     statistics: list[Statistic] = field(default_factory=list)
 
-    def program(self) -> Program:
+    def lowered(self) -> Lowered:
         chain, problem = self.plan.chain, self.plan.problem
         before, pool, after = self._prologue(chain)
         factor = chain.conv.weight_scale
-        if isinstance(pool, AvgPool) and pool.divide:
-            factor /= pool.cells(chain.conv.rank)
+        if isinstance(pool, AvgPool):
+            factor /= pool.divisor(chain.conv.rank) or 1
         self._epilogue(chain, problem)
-        for each in self.passes:
+        for each in self.segments:
             _check(each, chain.conv.rank)
-        return Program(before, pool, after, factor, tuple(self.passes), tuple(self.statistics))
+        return Lowered(before, pool, after, factor, tuple(self.segments), tuple(self.statistics))
 
-    def _prologue(self, chain: Chain) -> tuple[tuple[Step, ...], Window | None, tuple[Step, ...]]:
-        sides: tuple[list[Step], list[Step]] = ([], [])
+    def _prologue(
+        self, chain: Chain
+    ) -> tuple[tuple[TileOp, ...], Window | None, tuple[TileOp, ...]]:
+        sides: tuple[list[TileOp], list[TileOp]] = ([], [])
         pool: Window | None = None
+        rank = chain.conv.rank
         for stage in chain.prologue:
-            if isinstance(stage, AvgPool | MaxPool) and pool is None:
+            steps = _steps(stage, rank) if stage.sees(rank) is Kind.POINTWISE else None
+            if isinstance(stage, AvgPool | MaxPool) and stage.simple(rank) and pool is None:
                 pool = stage
-            elif isinstance(stage, Map | RunningNorm):
-                sides[pool is not None].extend(_STEPS[type(stage)](stage))
+            elif steps is not None:
+                if isinstance(stage, Map) and not stage.per_channel:
+                    raise Refused(
+                        f"before the convolution it reads one value per channel, and {stage} more"
+                    )
+                sides[pool is not None].extend(steps)
             else:
                 raise Refused(f"before the convolution it has no kernel for {stage}")
         return _folded(sides[0]), pool, _folded(sides[1])
 
     def _epilogue(self, chain: Chain, problem: Problem) -> None:
         shapes = chain.shapes(problem)
-        self.source, self.convolves = shapes[chain.at + 1], True
-        self.steps: list[Step | Window | int] = list(self._bias(chain))
+        self.source, self.convolves, rank = shapes[chain.at + 1], True, chain.conv.rank
+        self.steps: list[TileOp | Window | int] = list(self._bias(chain))
         for i, stage in enumerate(chain.epilogue, chain.at + 1):
-            shape = shapes[i]
+            shape, whole = shapes[i], stage.sees(rank) is Kind.WHOLE
+            steps = _steps(stage, rank)
             if isinstance(stage, BatchStatistics):
                 self.statistics.append(_statistic(stage, shape))
                 self.steps.append(len(self.statistics) - 1)
-            elif isinstance(stage, Whole) and (i not in self.plan.resident or _of_batch(stage)):
+            elif whole and (i not in self.plan.resident or _of_batch(stage)):
                 self._cut(stage, shape, again=i in self.plan.recomputed)
-            elif isinstance(stage, Whole):
+            elif whole:
                 self.steps.extend(_resident(stage, shape))
-            elif isinstance(stage, Window):
+            elif isinstance(stage, _POOLS) and stage.simple(rank):
                 self.steps.append(stage)
-                if isinstance(stage, AvgPool) and stage.divide:
-                    cells = stage.cells(chain.conv.rank)
-                    self.steps.append(Step("scale_number", numbers=(1 / cells,)))
-            elif type(stage) in _STEPS:
-                if isinstance(stage, ChannelSum | ChannelSoftmax) and not self._sees(shape):
-                    self._pass(shape, late=None, stores=True)
+                divisor = stage.divisor(rank) if isinstance(stage, AvgPool) else 1
+                if divisor not in (None, 1):
+                    self.steps.append(TileOp("scale_number", numbers=(1 / divisor,)))
+            elif steps is not None:
+                if stage.sees(rank) is Kind.CHANNEL and not self._sees(shape):
+                    self._segment(shape, late=None, stores=True)
                     self.source, self.convolves, self.steps = shape, False, []
-                self.steps.extend(_STEPS[type(stage)](stage))
+                self.steps.extend(steps)
             else:
                 raise Refused(f"it has no kernel for {stage}")
-        self._pass(shapes[-1], late=None, stores=True)
+        self._segment(shapes[-1], late=None, stores=True)
 
     def _sees(self, shape: Shape) -> bool:
-        """Whether a tile of the pass under way holds all channels."""
+        """Whether a tile of the segment under way holds all channels."""
         problem = self.plan.problem
         grouped = problem.groups > 1 and problem.groups < problem.in_channels
         return not self.convolves or (shape.c <= MOST_CHANNELS and (not grouped or shape.c == 1))
 
-    def _bias(self, chain: Chain) -> tuple[Step, ...]:
+    def _bias(self, chain: Chain) -> tuple[TileOp, ...]:
         if isinstance(chain.conv.bias, str):
-            return (Step("add", (chain.conv.bias,)),)
+            return (TileOp("add", (chain.conv.bias,)),)
         dropped = self.declared.conv.bias
         used = {name for stage in chain.stages for name in stage.operands}
         if isinstance(dropped, str) and dropped not in used:
-            return (Step("poison", (dropped,)),)
+            return (TileOp("poison", (dropped,)),)
         return ()
 
-    def _cut(self, stage: Whole, shape: Shape, again: bool) -> None:
+    def _cut(self, stage: Stage, shape: Shape, again: bool) -> None:
         late = None
         if stage.gathers:
             self.statistics.append(_statistic(stage, shape))
             late = len(self.statistics) - 1
         elif isinstance(stage, BatchApply):  # gathered before the pool that stands between
             self.statistics[-1] = replace(self.statistics[-1], eps=stage.eps)
-        self._pass(shape, late, stores=not again)
+        self._segment(shape, late, stores=not again)
         if again:
             self.steps = [step for step in self.steps if not isinstance(step, int)]
         else:
             self.source, self.convolves, self.steps = shape, False, []
         self.steps.extend(_apply(stage, shape, len(self.statistics) - 1))
 
-    def _pass(self, result: Shape, late: int | None, stores: bool) -> None:
+    def _segment(self, result: Shape, late: int | None, stores: bool) -> None:
         windows = [at for at, step in enumerate(self.steps) if isinstance(step, Window)]
         if windows and not self.convolves:
             found = self.steps[windows[-1]]
@@ -238,13 +240,15 @@ class _Walk:
             found = self.steps[windows[-1]]
             raise Refused(f"it pools once after the convolution, and {found} is one more")
         at = windows[0] if windows else -1
-        before = _folded([s for s in self.steps[: max(at, 0)] if isinstance(s, Step)])
-        after = _folded([s for s in self.steps[at + 1 :] if isinstance(s, Step)])
+        before = _folded([s for s in self.steps[: max(at, 0)] if isinstance(s, TileOp)])
+        after = _folded([s for s in self.steps[at + 1 :] if isinstance(s, TileOp)])
+        if not all(op.per_channel for op in before):
+            raise Refused("before a window it reads one value per channel, and a map has more")
         early = [s for s in self.steps if isinstance(s, int)]
         window = self.steps[at] if windows else None
         assert window is None or isinstance(window, Window)
-        self.passes.append(
-            Pass(
+        self.segments.append(
+            Segment(
                 self.convolves,
                 self.source,
                 result,
@@ -258,9 +262,9 @@ class _Walk:
         )
 
 
-def _folded(steps: list[Step]) -> tuple[Step, ...]:
+def _folded(steps: list[TileOp]) -> tuple[TileOp, ...]:
     """Steps with fewer products by numbers. A sigmoid is that of base 2, behind its factor."""
-    found: list[Step] = []
+    found: list[TileOp] = []
     for step in steps:
         if step.op == "scale_number" and abs(step.numbers[0]) < MOST_FACTOR:
             found = _scaled(found, step.numbers[0])
@@ -274,7 +278,7 @@ def _folded(steps: list[Step]) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def _scaled(steps: list[Step], factor: float) -> list[Step]:
+def _scaled(steps: list[TileOp], factor: float) -> list[TileOp]:
     """The result of steps times a factor.
 
     A softmax takes it into what it divides by, and terms added since are multiplied one by one:
@@ -287,10 +291,10 @@ def _scaled(steps: list[Step], factor: float) -> list[Step]:
         scaled = [replace(each, factor=each.factor * factor) for each in steps[at:]]
         if all(abs(each.factor) < MOST_FACTOR for each in scaled):
             return steps[:at] + scaled
-    return [*steps, Step("scale_number", numbers=(factor,))]
+    return [*steps, TileOp("scale_number", numbers=(factor,))]
 
 
-def _check(each: Pass, rank: int) -> None:
+def _check(each: Segment, rank: int) -> None:
     """Refuse what no tile can hold."""
     if each.window is not None and each.early is not None:
         for kernel, stride, padding in each.window.windows(rank):
@@ -317,176 +321,131 @@ def power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def _operand(op: str, value: Any) -> tuple[Step, ...]:
+def _operand(op: str, value: Any) -> tuple[TileOp, ...]:
     if isinstance(value, str):
-        return (Step(op, (value,)),)
-    return (Step(f"{op}_number", numbers=(float(value),)),)
+        return (TileOp(op, (value,)),)
+    return (TileOp(f"{op}_number", numbers=(float(value),)),)
 
 
-def _clamp(low: float, high: float) -> tuple[Step, ...]:
+def _clamp(low: float, high: float) -> tuple[TileOp, ...]:
     if isnan(low) or isnan(high):  # everything becomes NaN
-        return (Step("scale_number", numbers=(nan,)),)
-    return (Step("clamp", numbers=(float(low), float(high))),)
+        return (TileOp("scale_number", numbers=(nan,)),)
+    return (TileOp("clamp", numbers=(float(low), float(high))),)
 
 
-_OWN: dict[Expr, Callable[..., tuple[Step, ...]]] = {
+_OWN: dict[Expr, Callable[..., tuple[TileOp, ...]]] = {
     add.pattern: lambda term: _operand("add", term),
     scale.pattern: lambda factor: _operand("scale", factor),
     clamp.pattern: _clamp,
-    sigmoid.pattern: lambda: (Step("sigmoid"),),
-    tanh.pattern: lambda: (Step("tanh"),),
+    sigmoid.pattern: lambda: (TileOp("sigmoid"),),
+    tanh.pattern: lambda: (TileOp("tanh"),),
 }
-"""Expressions with steps of their own, which others fold into."""
+"""Expressions with ops of their own, which others fold into."""
 
 
-def _map(stage: Map) -> tuple[Step, ...]:
+def _map(stage: Map) -> tuple[TileOp, ...]:
     make = _OWN.get(stage.function.pattern)
-    if make is not None and (not stage.tensors or len(stage.arguments) == 1):
+    if make is not None and stage.per_channel and (not stage.tensors or len(stage.arguments) == 1):
         return make(*stage.arguments)
-    tensors, names = list(stage.tensors), list(stage.constants)
     numbers = list(stage.constants.values())
+    try:
+        whole = parts(stage.function.expr, list(stage.tensors), numbers, list(stage.constants))
+    except Refused as reason:
+        raise Refused(f"{stage} {reason}") from None
+    named, shapes = tuple(stage.tensors.values()), dict(stage.shapes)
+    spread = tuple(name in shapes for name in named)
+    return (TileOp("map", named, tuple(numbers), expr=whole, spread=spread),)
+
+
+def parts(
+    expr: Expr, tensors: Sequence[str], numbers: list[float], named: Sequence[str] = ()
+) -> Part:
+    """An expression as kernels take it; its constants join the numbers, the first are ``named``."""
 
     def leaf(each: Expr) -> Part:
         if isinstance(each, Constant):
             numbers.append(each.value)
             return Part("number", len(numbers) - 1)
         assert isinstance(each, Name)
-        if each.name in names:
-            return Part("number", names.index(each.name))
+        if each.name in named:
+            return Part("number", named.index(each.name))
         return Part("tensor", tensors.index(each.name)) if each.name in tensors else Part("x")
 
-    expr = stage.function.expr
     size = folded(expr, lambda _: 1, lambda _, sizes: 1 + sum(sizes))
     if size > MOST_PARTS:
-        raise Refused(f"{stage} unfolds to {size} parts; {MOST_PARTS} is the most")
-    whole = folded(expr, leaf, lambda each, parts: Part(each.primitive, parts=tuple(parts)))
-    return (Step("map", tuple(stage.tensors.values()), tuple(numbers), expr=whole),)
+        raise Refused(f"unfolds to {size} parts; {MOST_PARTS} is the most")
+    whole: Part = folded(expr, leaf, lambda each, found: Part(each.primitive, parts=tuple(found)))
+    return whole
 
 
-_STEPS: dict[type[Stage], Callable[[Any], tuple[Step, ...]]] = {
-    Map: lambda s: _map(s),
-    RunningNorm: lambda s: _running_norm(s),
-    ChannelSoftmax: lambda s: (Step("softmax"),),
-    ChannelSum: lambda s: (Step("sum"),),
-}
+_POOLS = MaxPool, AvgPool, ExtremumPool
 
 
-def _affine(stage: Any) -> tuple[Step, ...]:
-    weight = (Step("scale", (stage.weight,)),) if stage.weight is not None else ()
-    return weight + ((Step("add", (stage.bias,)),) if stage.bias is not None else ())
+def _steps(stage: Stage, rank: int) -> tuple[TileOp, ...] | None:
+    """The steps of a tile for a stage that sees no more than it; None where there are none."""
+    sees = stage.sees(rank)
+    if isinstance(stage, Map):
+        return _map(stage)
+    if sees is Kind.FORM:
+        return ()
+    if isinstance(stage, Norm) and sees is Kind.POINTWISE:
+        return _running_norm(stage)
+    if isinstance(stage, Softmax) and sees is Kind.CHANNEL:
+        return (TileOp("softmax"),)
+    if isinstance(stage, Reduce) and stage.name == "sum" and sees is Kind.CHANNEL:
+        return (TileOp("sum"),)
+    return None
 
 
-def _running_norm(stage: RunningNorm) -> tuple[Step, ...]:
+def _affine(stage: Any) -> tuple[TileOp, ...]:
+    weight = (TileOp("scale", (stage.weight,)),) if stage.weight is not None else ()
+    return weight + ((TileOp("add", (stage.bias,)),) if stage.bias is not None else ())
+
+
+def _running_norm(stage: Norm) -> tuple[TileOp, ...]:
     mean, var = stage.running_mean, stage.running_var
     assert isinstance(mean, str)
     assert isinstance(var, str)
-    return (Step("running_apply", (mean, var), numbers=(stage.eps,)), *_affine(stage))
+    return (TileOp("running_apply", (mean, var), numbers=_eps(stage)), *_affine(stage))
 
 
-def _statistic(stage: Whole, shape: Shape) -> Statistic:
-    if isinstance(stage, SpaceSoftmax):
+def _eps(stage: Norm) -> tuple[float]:
+    assert stage.eps is not None, f"{stage} is no engine's"
+    return (stage.eps,)
+
+
+def _statistic(stage: Stage, shape: Shape) -> Statistic:
+    if isinstance(stage, Softmax):
         return Statistic("exponentials" if stage.bounded else "peaks", shape.c)
-    if isinstance(stage, GroupNorm):
-        return Statistic("moments", shape.c, shape.c // int(stage.num_groups), eps=stage.eps)
-    assert isinstance(stage, BatchNorm | BatchStatistics)
-    eps = stage.eps if isinstance(stage, BatchNorm) else 0.0
-    return Statistic("moments", shape.c, over_batch=True, eps=eps, running=stage.running)
+    if isinstance(stage, BatchStatistics):
+        return Statistic("moments", shape.c, over_batch=True, running=stage.running)
+    assert isinstance(stage, Norm)
+    (eps,), size = _eps(stage), shape.c // stage.groups(shape)
+    if _of_batch(stage):
+        return Statistic("moments", shape.c, over_batch=True, eps=eps, running=stage.running)
+    return Statistic("moments", shape.c, size, eps=eps)
 
 
-def _apply(stage: Whole, shape: Shape, at: int) -> tuple[Step, ...]:
+def _apply(stage: Stage, shape: Shape, at: int) -> tuple[TileOp, ...]:
     halves = ((at, 0), (at, 1))
-    if isinstance(stage, SpaceSoftmax):
+    if isinstance(stage, Softmax):
         op = "bounded_apply" if stage.bounded else "space_apply"
-        return (Step(op, halves, count=shape.c),)
-    if isinstance(stage, GroupNorm):
-        groups = int(stage.num_groups)
-        step = Step("group_apply", halves, size=shape.c // groups, count=groups)
+        return (TileOp(op, halves, count=shape.c),)
+    if isinstance(stage, Norm) and not _of_batch(stage):
+        groups = stage.groups(shape)
+        step = TileOp("group_apply", halves, size=shape.c // groups, count=groups)
         return (step, *_affine(stage))
-    assert isinstance(stage, BatchNorm | BatchApply)
-    return (Step("batch_apply", halves), *_affine(stage))
+    return (TileOp("batch_apply", halves), *_affine(stage))
 
 
-def _of_batch(stage: Whole) -> bool:
-    """Whether a statistic covers all samples, which no program of a later pass holds."""
-    return isinstance(stage, BatchNorm)
+def _of_batch(stage: Stage) -> bool:
+    """Whether a statistic covers all samples, which no program of a later segment holds."""
+    return isinstance(stage, Norm) and stage.over == "batch"
 
 
-def _resident(stage: Whole, shape: Shape) -> tuple[Step, ...]:
-    if isinstance(stage, SpaceSoftmax):
-        return (Step("space_softmax"),)
-    if isinstance(stage, GroupNorm):
-        size = shape.c // int(stage.num_groups)
-        return (Step("group_norm", numbers=(stage.eps,), size=size), *_affine(stage))
-    raise AssertionError(f"one tile holds no batch, as {stage} would need")
-
-
-SOURCES = blake2b(
-    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))),
-    digest_size=8,
-).hexdigest()
-"""Stands for the code that describes kernels: Triton knows a kernel by its own code only."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Steps as a kernel takes them: names and numbers in flat tuples, one entry for each step."""
-
-    ops: tuple[str, ...] = ()
-    at: tuple[int, ...] = ()
-    number: tuple[int, ...] = ()
-    size: tuple[int, ...] = ()
-    count: tuple[int, ...] = ()
-    factor: tuple[int, ...] = ()  # where it stands; -1: none
-    expr: tuple[Part | None, ...] = ()  # of maps
-    sources: str = SOURCES
-
-    def rest(self, first: int) -> "Table":
-        """The steps from ``first`` on."""
-        columns = (self.ops, self.at, self.number, self.size, self.count, self.factor, self.expr)
-        return Table(*(each[first:] for each in columns))  # type: ignore[arg-type]
-
-
-class Arguments:
-    """Tensors and numbers of one launch, each step told where its own begin."""
-
-    def __init__(self) -> None:
-        self.tensors: list[str | tuple[int, int]] = []
-        self.numbers: list[float] = []
-
-    def table(self, steps: tuple[Step, ...]) -> Table:
-        at, firsts, factors = [], [], []
-        for step in steps:
-            at.append(len(self.tensors) if step.tensors else len(self.numbers))
-            firsts.append(len(self.numbers))
-            self.tensors.extend(step.tensors)
-            for number in step.numbers:
-                self.numbers.extend(thirds(number))
-            factors.append(-1 if step.factor == 1 else len(self.numbers))
-            self.numbers.extend(() if step.factor == 1 else thirds(step.factor))
-        return Table(
-            tuple(step.op for step in steps),
-            tuple(at),
-            tuple(firsts),
-            tuple(step.size for step in steps),
-            tuple(step.count for step in steps),
-            tuple(factors),
-            tuple(step.expr for step in steps),
-        )
-
-    def sign(self, window: Window | None) -> int:
-        """Where the operand stands by whose sign a window takes its extremum."""
-        if not isinstance(window, ExtremumPool):
-            return 0
-        assert isinstance(window.sign, str)
-        self.tensors.append(window.sign)
-        return len(self.tensors) - 1
-
-
-def thirds(number: float) -> tuple[float, float, float]:
-    """A float64 as three float32 that add up to it."""
-    parts = []
-    for _ in range(3):
-        part = float(np.float32(number))
-        parts.append(part)
-        number = number - part if abs(part) != float("inf") and part == part else 0.0
-    return parts[0], parts[1], parts[2]
+def _resident(stage: Stage, shape: Shape) -> tuple[TileOp, ...]:
+    if isinstance(stage, Softmax):
+        return (TileOp("space_softmax"),)
+    assert isinstance(stage, Norm)
+    size = shape.c // stage.groups(shape)
+    return (TileOp("group_norm", numbers=_eps(stage), size=size), *_affine(stage))

@@ -1,9 +1,9 @@
 """Tiles that were measured: the user's file, then those shipped, then the heuristic.
 
 A file is one JSON object, an entry on each line; ``transfuse tune`` writes the user's. An entry
-holds for a GPU, an engine, the steps of a pass, a bucket of shapes and an arithmetic. Writers take
-turns under a lock, and what they write appears at once or not at all: a reader, at any time, and
-after any crash, finds a whole file.
+holds for a GPU, an engine, the steps of a segment, a bucket of shapes and an arithmetic. Writers
+take turns under a lock, and what they write appears at once or not at all: a reader, at any time,
+and after any crash, finds a whole file.
 """
 
 import json
@@ -20,14 +20,15 @@ from typing import Any
 import torch
 
 from transfuse import settings
-from transfuse.backends.triton import config as tiling
-from transfuse.backends.triton.lower import Pass, Program, Statistic, power
+from transfuse.backends.triton.engines.portable import tiling
+from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.lower import Lowered, Segment, Statistic, power
 from transfuse.problem import Problem
 from transfuse.stages.window import Window
 
 SCHEMA = 1
 PORTABLE = "portable"
-"""The engine whose configurations are ``config.Config``."""
+"""The engine whose configurations are ``tiling.Tiling``."""
 
 SHIPPED = Path(__file__).with_suffix("")
 """The folder of the files that come with the package."""
@@ -58,10 +59,10 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenTiling:
     """Tiles, and where they come from: a file, or the heuristic; ``note``: why not from a file."""
 
-    config: tiling.Config
+    config: tiling.Tiling
     source: str
     note: str = ""
 
@@ -73,21 +74,21 @@ class TunedFileError(ValueError):
     """A file of tuned tiles cannot be used; the message names it."""
 
 
-def key(program: Program, core: Problem, each: Pass, gpu: str, engine: str = PORTABLE) -> Key:
-    """The key of a pass that convolves."""
-    return Key(gpu, engine, chain(program, each, core.rank), bucket(core), core.arithmetic)
+def key(lowered: Lowered, core: Problem, each: Segment, gpu: str, engine: str = PORTABLE) -> Key:
+    """The key of a segment that convolves."""
+    return Key(gpu, engine, chain(lowered, each, core.rank), bucket(core), core.arithmetic)
 
 
-def chain(program: Program, each: Pass, rank: int) -> str:
-    """The steps of a pass, without names and numbers that change from call to call."""
+def chain(lowered: Lowered, each: Segment, rank: int) -> str:
+    """The steps of a segment, without names and numbers that change from call to call."""
     words = ["conv", *(step.op for step in each.before)]
     if each.early is not None:
-        words.append(_gather(program.statistics[each.early]))
+        words.append(_gather(lowered.statistics[each.early]))
     if each.window is not None:
         words.append(_window(each.window, rank))
     words += [step.op for step in each.after]
     if each.late is not None:
-        words.append(_gather(program.statistics[each.late]))
+        words.append(_gather(lowered.statistics[each.late]))
     return " > ".join([*words, *(["store"] if each.stores else [])])
 
 
@@ -115,29 +116,29 @@ def bucket(core: Problem) -> str:
 
 
 def choose(
-    program: Program,
+    lowered: Lowered,
     core: Problem,
-    each: Pass,
-    shape: tiling.Shape,
+    each: Segment,
+    work: Workload,
     gpu: str,
     capability: int,
-) -> Choice:
-    """The tiles of a pass: tuned where they fit this very shape, counted otherwise."""
-    wanted = key(program, core, each, gpu)
+) -> ChosenTiling:
+    """The tiles of a segment: tuned where they fit this very shape, counted otherwise."""
+    wanted = key(lowered, core, each, gpu)
     note = ""
     for path, entries in in_force():
         if wanted in entries:
             config = decoded(entries[wanted].config)
-            fault = tiling.fault(shape, config, capability)
+            fault = tiling.fault(work, config, capability)
             if not fault:
-                return Choice(config, str(path))
+                return ChosenTiling(config, str(path))
             note = note or f"{path} does not fit: {fault}"
-    return Choice(tiling.heuristic(shape, capability), "heuristic", note)
+    return ChosenTiling(tiling.heuristic(work, capability), "heuristic", note)
 
 
-def decoded(values: Mapping[str, Any]) -> tiling.Config:
-    """A ``Config`` from JSON; raises where a field is missing, unknown or of another type."""
-    names = {each.name for each in fields(tiling.Config)}
+def decoded(values: Mapping[str, Any]) -> tiling.Tiling:
+    """A ``Tiling`` from JSON; raises where a field is missing, unknown or of another type."""
+    names = {each.name for each in fields(tiling.Tiling)}
     if not names - {"split"} <= values.keys() <= names:
         raise ValueError(f"a configuration has {', '.join(sorted(names))}, not {dict(values)}")
     rest = {name: value for name, value in values.items() if name not in ("form", "box")}
@@ -145,10 +146,10 @@ def decoded(values: Mapping[str, Any]) -> tiling.Config:
     whole = isinstance(box, list) and all(type(n) is int for n in (*box, *rest.values()))
     if not (isinstance(form, str) and whole and len(box) == 4):
         raise ValueError(f"not a configuration: {dict(values)}")
-    return tiling.Config(form, (box[0], box[1], box[2], box[3]), **rest)
+    return tiling.Tiling(form, (box[0], box[1], box[2], box[3]), **rest)
 
 
-def encoded(config: tiling.Config) -> dict[str, Any]:
+def encoded(config: tiling.Tiling) -> dict[str, Any]:
     values = {each.name: getattr(config, each.name) for each in fields(config)}
     return values | {"box": list(config.box)}
 
@@ -238,7 +239,7 @@ def refresh() -> None:
                 kept.append((path, read(path)))
             except TunedFileError as error:
                 faults.append(str(error))
-    # All of this first: a warning may be an error to its user.
+    # Files are in force before anybody is warned: where warnings are errors, the first one raises.
     _files.stamps, _files.entries = stamps, tuple(kept)
     _files.generation += 1
     for fault in faults:
@@ -330,7 +331,7 @@ def put(entries: Iterable[Entry], path: Path | None = None) -> Path:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """One writer at a time; the kernel frees the lock of one that dies."""
-    import fcntl  # Triton, too, is for Linux alone
+    import fcntl  # for Linux alone, as Triton is
 
     file = os.open(_beside(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:

@@ -12,7 +12,7 @@ FUSING = {"enable_fp_fusion": knobs.language.default_fp_fusion}
 """Whether products are added in one rounding: 3.9 warns where it is not told, and has to guess."""
 
 ANY_ROW = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8)
-"""Whether Gluon views shared memory from any row on, as ``kernels/hopper.py`` does. From 3.8 on a
+"""Whether Gluon views shared memory from any row on, as ``strip_kernel.py`` does. From 3.8 on a
 view is no larger than what it is a view of: that kernel does not compile, and 3.8 ends the process.
 """
 

@@ -16,9 +16,10 @@ from transfuse.bench.peers.base import Missing, Runner, Work, library
 from transfuse.maths.expr import ARITY, Call, Constant, Expr, Name, folded
 from transfuse.problem import Problem
 from transfuse.stages import ConvTranspose, Number, Operand, Stage
-from transfuse.stages.channel import ChannelSoftmax, ChannelSum
+from transfuse.stages.norm import Norm
 from transfuse.stages.pointwise import Map
-from transfuse.stages.whole import BatchNorm, GroupNorm, RunningNorm, SpaceSoftmax
+from transfuse.stages.reduce import Reduce, Softmax
+from transfuse.stages.shape import Cat, Flatten, Squeeze
 from transfuse.stages.window import AvgPool, MaxPool, Window
 
 Array = Any  # jax.Array
@@ -41,8 +42,10 @@ class JaxXla:
 def jitted(work: Work) -> Runner:
     """The chain under jax.jit, on the device of its tensors."""
     jax, problem, precision = _jax(), work.chain.core(work.problem), _precision(work)
-    for stage in work.chain.stages:
-        if type(stage) not in STAGES:
+    stages, result = work.chain.typed(work.problem).stages, work.chain.result(work.problem)
+    for stage in stages:
+        windowed = isinstance(stage, Window) and not stage.simple(problem.rank)
+        if type(stage) not in STAGES or windowed:
             raise Missing(f"no JAX form of stage {stage} is written")
         if stage.updates:
             raise Missing(f"a jitted function writes to no tensor of its call, and {stage} would")
@@ -58,9 +61,9 @@ def jitted(work: Work) -> Runner:
     @jax.jit  # type: ignore[untyped-decorator]
     def chain(x: Array, weight: Array, operands: dict[str, Array]) -> Array:
         scope = Scope(jax, problem, precision, weight, operands)
-        for stage in work.chain.stages:
+        for stage in stages:
             x = STAGES[type(stage)](scope, stage, x)
-        return x
+        return x.reshape(result)
 
     weight = adapt(as_correlation(problem, work.weight))
     operands = {name: adapt(tensor) for name, tensor in work.operands.items()}
@@ -104,20 +107,16 @@ class Scope:
     operands: dict[str, Array]
 
     def value(self, operand: Number | Operand, default: float = 0.0) -> Array:
-        """A number, or a per-channel operand as ``(1, C, 1, …)``, or ``default`` for None."""
+        """A number, an operand as it meets the values, or ``default`` for None."""
         if isinstance(operand, str):
-            return self.operands[operand].reshape(1, -1, *[1] * self.problem.rank)
+            given = self.operands[operand]
+            return given.reshape(-1, *[1] * self.problem.rank) if given.ndim == 1 else given
         return default if operand is None else operand
 
     def windows(self, stage: Window, x: Array, start: float, combine: Any) -> Array:
         kernel, stride, padding = zip(*stage.windows(self.problem.rank), strict=True)
         pads = [(0, 0), (0, 0), *((p, p) for p in padding)]
         return self.jax.lax.reduce_window(x, start, combine, (1, 1, *kernel), (1, 1, *stride), pads)
-
-    def normalise(self, stage: BatchNorm | GroupNorm, x: Array, axes: tuple[int, ...]) -> Array:
-        """``x`` less its mean over ``axes``, over its deviation."""
-        mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
-        return (x - mean) * self.jax.lax.rsqrt(variance + stage.eps)
 
 
 def _convolution(s: Scope, stage: ConvTranspose, x: Array) -> Array:
@@ -141,24 +140,51 @@ def _convolution(s: Scope, stage: ConvTranspose, x: Array) -> Array:
 
 
 def _avg_pool(s: Scope, stage: AvgPool, x: Array) -> Array:
-    return s.windows(stage, x, 0.0, s.jax.lax.add) / stage.cells(s.problem.rank)
+    return s.windows(stage, x, 0.0, s.jax.lax.add) / stage.divisor(s.problem.rank)
 
 
-def _batch_norm(s: Scope, stage: BatchNorm, x: Array) -> Array:
-    y = s.normalise(stage, x, (0, *range(2, x.ndim)))
+def _norm(s: Scope, stage: Norm, x: Array) -> Array:
+    y = _normalised(s, stage, x)
+    if isinstance(stage.over, tuple):
+        given = (stage.weight, 1.0), (stage.bias, 0.0)
+        weight, bias = (
+            s.operands[each].reshape(stage.over) if isinstance(each, str) else default
+            for each, default in given
+        )
+        return y * weight + bias
     return y * s.value(stage.weight, 1.0) + s.value(stage.bias, 0.0)
 
 
-def _running_norm(s: Scope, stage: RunningNorm, x: Array) -> Array:
-    y = x - s.value(stage.running_mean)
-    y = y * s.jax.lax.rsqrt(s.value(stage.running_var) + stage.eps)
-    return y * s.value(stage.weight, 1.0) + s.value(stage.bias, 0.0)
+def _normalised(s: Scope, stage: Norm, x: Array) -> Array:
+    """``x`` less its mean, over its deviation."""
+    if not stage.training:
+        scale = s.jax.lax.rsqrt(s.value(stage.running_var) + stage.eps)
+        return (x - s.value(stage.running_mean)) * scale
+    axes, parts = stage.axes(s.problem.rank), x
+    if stage.num_groups is not None:
+        axes, parts = (2,), x.reshape(x.shape[0], int(stage.num_groups), -1)
+    if not stage.centred:
+        square = (parts * parts).mean(axes, keepdims=True)
+        return parts * s.jax.lax.rsqrt(square + stage.eps)
+    mean, variance = parts.mean(axes, keepdims=True), parts.var(axes, keepdims=True)
+    return ((parts - mean) * s.jax.lax.rsqrt(variance + stage.eps)).reshape(x.shape)
 
 
-def _group_norm(s: Scope, stage: GroupNorm, x: Array) -> Array:
-    flat = x.reshape(x.shape[0], int(stage.num_groups), -1)
-    y = s.normalise(stage, flat, (2,)).reshape(x.shape)
-    return y * s.value(stage.weight, 1.0) + s.value(stage.bias, 0.0)
+def _reduce(s: Scope, stage: Reduce, x: Array) -> Array:
+    numpy, nn = s.jax.numpy, s.jax.nn
+    known = {"sum": numpy.sum, "mean": numpy.mean, "amax": numpy.max, "amin": numpy.min}
+    fold = known.get(stage.name, nn.logsumexp)
+    return fold(x, axis=stage.axes(s.problem.rank), keepdims=True)
+
+
+def _softmax(s: Scope, stage: Softmax, x: Array) -> Array:
+    softmax = s.jax.nn.log_softmax if stage.log else s.jax.nn.softmax
+    return softmax(x, axis=stage.axes(s.problem.rank))
+
+
+def _cat(s: Scope, stage: Cat, x: Array) -> Array:
+    parts = (s.value(stage.skip), x) if stage.first else (x, s.value(stage.skip))
+    return s.jax.numpy.concatenate(parts, axis=1)
 
 
 _NAMES = {
@@ -202,14 +228,14 @@ def _map(s: Scope, stage: Map, x: Array) -> Array:
 STAGES: dict[type[Stage], Callable[[Scope, Any, Array], Array]] = {
     ConvTranspose: _convolution,
     Map: lambda s, stage, x: _map(s, stage, x),
-    ChannelSum: lambda s, stage, x: x.sum(1, keepdims=True),
-    ChannelSoftmax: lambda s, stage, x: s.jax.nn.softmax(x, axis=1),
+    Reduce: _reduce,
+    Softmax: _softmax,
     AvgPool: _avg_pool,
     MaxPool: lambda s, stage, x: s.windows(stage, x, -float("inf"), s.jax.lax.max),
-    BatchNorm: _batch_norm,
-    RunningNorm: _running_norm,
-    GroupNorm: _group_norm,
-    SpaceSoftmax: lambda s, stage, x: s.jax.nn.softmax(x, axis=tuple(range(2, x.ndim))),
+    Norm: _norm,
+    Cat: _cat,
+    Flatten: lambda s, stage, x: x,  # the result takes its form at the end
+    Squeeze: lambda s, stage, x: x,
 }
 
 PEERS = (JaxXla(),)

@@ -14,13 +14,15 @@ from torch import Tensor
 from transfuse.bench.peers.base import Missing, library
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
+from transfuse.geometry import Axis
 from transfuse.maths.expr import Call, Constant, Expr, Name, folded
 from transfuse.maths.primitives import complete
 from transfuse.problem import Problem, Shape
-from transfuse.stages import ConvTranspose, Number, Operand, Stage
-from transfuse.stages.channel import ChannelSoftmax, ChannelSum
+from transfuse.stages import ConvTranspose, Kind, Number, Operand, Stage
+from transfuse.stages.norm import Norm
 from transfuse.stages.pointwise import Map
-from transfuse.stages.whole import BatchNorm, GroupNorm, RunningNorm, SpaceSoftmax
+from transfuse.stages.reduce import Reduce, Softmax
+from transfuse.stages.shape import Cat, Flatten, Squeeze
 from transfuse.stages.window import AvgPool, MaxPool, Window
 
 INPUT, OUTPUT = "x", "y"
@@ -40,20 +42,26 @@ def onnx_model(
     value = INPUT
     for stage, shape in zip(chain.stages, shapes, strict=False):
         if type(stage) not in EMITTERS:
-            raise Missing(f"no ONNX form of stage {stage} is written")
+            raise _missing(stage)
         graph.shape = shape
         value = EMITTERS[type(stage)](graph, stage, value)
-    graph.node("Identity", value, to=OUTPUT)
+    result = chain.result(problem)
+    formed = (graph.integers(*result),) if result != shapes[-1].dims else ()
+    graph.node("Reshape" if formed else "Identity", value, *formed, to=OUTPUT)
     describe = onnx.helper.make_tensor_value_info
     body = onnx.helper.make_graph(
         graph.nodes,
         "chain",
         [describe(INPUT, kind, shapes[0].dims)],
-        [describe(OUTPUT, kind, shapes[-1].dims)],
+        [describe(OUTPUT, kind, result)],
         graph.constants,
     )
     opset = onnx.helper.make_opsetid("", OPSET)
     return onnx.helper.make_model(body, opset_imports=[opset], ir_version=FORMAT)
+
+
+def _missing(stage: Stage) -> Missing:
+    return Missing(f"no ONNX form of stage {stage} is written")
 
 
 class Graph:
@@ -103,11 +111,11 @@ class Graph:
         return self.constant(self._operand(operand).flatten())
 
     def value(self, operand: Number | Operand) -> str:
-        """A number, or a per-channel operand as ``(1, C, 1, …)``."""
+        """A number, or an operand as it meets the values: ``(C,)`` as ``(C, 1, …)``."""
         if isinstance(operand, int | float):
             return self.number(operand)
-        ones = [1] * len(self.shape.spatial)
-        return self.constant(self._operand(operand).reshape(1, -1, *ones))
+        given, ones = self._operand(operand), [1] * len(self.shape.spatial)
+        return self.constant(given.reshape(-1, *ones) if given.dim() == 1 else given)
 
     def _operand(self, operand: Operand) -> Tensor:
         assert isinstance(operand, str), "a bound chain names its tensors"
@@ -117,47 +125,85 @@ class Graph:
 def _convolution(g: Graph, stage: ConvTranspose, x: str) -> str:
     p = g.problem
     bias = [] if stage.bias is None else [g.vector(stage.bias)]
+    before, after, more = zip(*map(_padding, p.axes), strict=True)
     options: dict[str, Any] = {"kernel_shape": p.kernel, "strides": p.stride, "group": p.groups}
-    options |= {"pads": p.padding * 2, "dilations": p.dilation, "output_padding": p.output_padding}
+    options |= {"pads": before + after, "dilations": p.dilation, "output_padding": more}
     return g.node("ConvTranspose", x, g.constant(g.weight), *bias, **options)
 
 
+def _padding(axis: Axis) -> tuple[int, int, int]:
+    """Padding before and after an axis, and output padding, none of which ONNX has negative."""
+    if axis.in_torch:
+        return axis.padding, axis.padding, axis.output_padding
+    before, after = axis.padding, axis.padding - axis.output_padding
+    more = max(0, -after)
+    if before < 0 or more >= max(axis.stride, axis.dilation):
+        raise Missing(f"ONNX has no padding of {before} before and {after} after an axis")
+    return before, max(0, after), more
+
+
 def _windows(g: Graph, stage: Window) -> dict[str, Any]:
+    if not stage.simple(g.problem.rank):
+        raise _missing(stage)
     kernel, stride, padding = zip(*stage.windows(g.problem.rank), strict=True)
     return {"kernel_shape": kernel, "strides": stride, "pads": padding * 2}
 
 
-def _batch_norm(g: Graph, stage: BatchNorm, x: str) -> str:
+def _avg_pool(g: Graph, stage: AvgPool, x: str) -> str:
+    if stage.divisor_override is not None:
+        raise _missing(stage)
+    return g.node("AveragePool", x, count_include_pad=1, **_windows(g, stage))
+
+
+def _norm(g: Graph, stage: Norm, x: str) -> str:
     if stage.updates:
         raise Missing(f"an ONNX model keeps nothing between calls, and {stage} would")
-    # BatchNormalization is given its statistics, so those of this batch are worked out before it.
-    axes, flat = g.integers(0, *range(2, 2 + g.problem.rank)), g.integers(-1)
-    mean = g.node("ReduceMean", x, axes)
-    centred = g.node("Sub", x, mean)
-    variance = g.node("ReduceMean", g.node("Mul", centred, centred), axes)
-    statistics = [g.node("Reshape", each, flat) for each in (mean, variance)]
-    return g.node("BatchNormalization", x, *_affine(g, stage), *statistics, epsilon=stage.eps)
+    sees = stage.sees(g.problem.rank)
+    if sees is Kind.AXES or isinstance(stage.over, tuple):
+        raise _missing(stage)
+    affine = g.vector(stage.weight, default=1.0), g.vector(stage.bias, default=0.0)
+    if sees is Kind.POINTWISE:
+        statistics = [g.vector(each) for each in (stage.running_mean, stage.running_var)]
+    elif stage.over == "groups":
+        groups, eps = stage.groups(g.shape), stage.eps
+        return g.node("GroupNormalization", x, *affine, num_groups=groups, epsilon=eps)
+    else:
+        # BatchNormalization is given its statistics: those of this batch are worked out before it.
+        axes, flat = g.integers(0, *range(2, 2 + g.problem.rank)), g.integers(-1)
+        mean = g.node("ReduceMean", x, axes)
+        centred = g.node("Sub", x, mean)
+        variance = g.node("ReduceMean", g.node("Mul", centred, centred), axes)
+        statistics = [g.node("Reshape", each, flat) for each in (mean, variance)]
+    return g.node("BatchNormalization", x, *affine, *statistics, epsilon=stage.eps)
 
 
-def _running_norm(g: Graph, stage: RunningNorm, x: str) -> str:
-    statistics = (g.vector(each) for each in (stage.running_mean, stage.running_var))
-    return g.node("BatchNormalization", x, *_affine(g, stage), *statistics, epsilon=stage.eps)
+_REDUCES = {
+    "sum": "ReduceSum",
+    "mean": "ReduceMean",
+    "amax": "ReduceMax",
+    "amin": "ReduceMin",
+    "logsumexp": "ReduceLogSumExp",
+}
 
 
-def _group_norm(g: Graph, stage: GroupNorm, x: str) -> str:
-    groups, eps = int(stage.num_groups), stage.eps
-    return g.node("GroupNormalization", x, *_affine(g, stage), num_groups=groups, epsilon=eps)
+def _reduce(g: Graph, stage: Reduce, x: str) -> str:
+    """The axes stay; the result takes its form at the end."""
+    return g.node(_REDUCES[stage.name], x, g.integers(*stage.axes(g.problem.rank)))
 
 
-def _affine(g: Graph, stage: BatchNorm | RunningNorm | GroupNorm) -> tuple[str, str]:
-    """Weight and bias, which ONNX wants to be there."""
-    return g.vector(stage.weight, default=1.0), g.vector(stage.bias, default=0.0)
+def _softmax(g: Graph, stage: Softmax, x: str) -> str:
+    operator, axes = "LogSoftmax" if stage.log else "Softmax", stage.axes(g.problem.rank)
+    if len(axes) == 1:
+        return g.node(operator, x, axis=axes[0])
+    if axes[-1] - axes[0] + 1 != len(axes) or axes[-1] != g.problem.rank + 1:
+        raise _missing(stage)
+    flat = g.node("Reshape", x, g.integers(*g.shape.dims[: axes[0]], -1))
+    return g.node("Reshape", g.node(operator, flat, axis=axes[0]), g.integers(*g.shape.dims))
 
 
-def _space_softmax(g: Graph, stage: SpaceSoftmax, x: str) -> str:
-    flat = g.node("Reshape", x, g.integers(g.shape.n, g.shape.c, -1))
-    y = g.node("Softmax", flat, axis=2)
-    return g.node("Reshape", y, g.integers(*g.shape.dims))
+def _cat(g: Graph, stage: Cat, x: str) -> str:
+    skip = g.value(stage.skip)
+    return g.node("Concat", *((skip, x) if stage.first else (x, skip)), axis=1)
 
 
 _NODES = {
@@ -219,12 +265,12 @@ def _map(g: Graph, stage: Map, x: str) -> str:
 EMITTERS: dict[type[Stage], Callable[[Graph, Any, str], str]] = {
     ConvTranspose: _convolution,
     Map: lambda g, s, x: _map(g, s, x),
-    ChannelSum: lambda g, s, x: g.node("ReduceSum", x, g.integers(1)),
-    ChannelSoftmax: lambda g, s, x: g.node("Softmax", x, axis=1),
-    AvgPool: lambda g, s, x: g.node("AveragePool", x, count_include_pad=1, **_windows(g, s)),
+    Reduce: _reduce,
+    Softmax: _softmax,
+    AvgPool: _avg_pool,
     MaxPool: lambda g, s, x: g.node("MaxPool", x, **_windows(g, s)),
-    BatchNorm: _batch_norm,
-    RunningNorm: _running_norm,
-    GroupNorm: _group_norm,
-    SpaceSoftmax: _space_softmax,
+    Norm: _norm,
+    Cat: _cat,
+    Flatten: lambda g, s, x: x,  # the result takes its form at the end
+    Squeeze: lambda g, s, x: x,
 }

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transfuse.bench.peers.base import Missing, Runner, Work
-from transfuse.stages import ConvTranspose, Operand, Stage
-from transfuse.stages.channel import ChannelSoftmax
-from transfuse.stages.whole import BatchNorm, GroupNorm, RunningNorm, SpaceSoftmax
+from transfuse.reference import in_torch
+from transfuse.stages import ConvTranspose, Kind, Operand, Stage
+from transfuse.stages.norm import Norm
+from transfuse.stages.reduce import Softmax
 
 CONV: dict[int, Callable[..., Tensor]] = {
     1: F.conv_transpose1d,
@@ -28,24 +29,18 @@ def as_written(work: Work) -> Callable[[Tensor], Tensor]:
         if isinstance(stage, ConvTranspose):
             convolve, weight = CONV[problem.rank], work.weight
             bias = env[stage.bias] if isinstance(stage.bias, str) else None
+            if not problem.in_torch:
+                return lambda x: in_torch(problem, convolve, x, weight, bias)
             options = (problem.stride, problem.padding, problem.output_padding)
             return lambda x: convolve(x, weight, bias, *options, problem.groups, problem.dilation)
-        if isinstance(stage, ChannelSoftmax):
-            return lambda x: x.softmax(1)
-        if isinstance(stage, SpaceSoftmax):
+        if isinstance(stage, Softmax) and stage.sees(problem.rank) is Kind.WHOLE:
             return lambda x: x.flatten(2).softmax(2).reshape(x.shape)
-        if isinstance(stage, BatchNorm | RunningNorm | GroupNorm):
-            gain, shift = (_operand(name, env) for name in (stage.weight, stage.bias))
-            eps = stage.eps
-            if isinstance(stage, BatchNorm | RunningNorm):
-                mean, var = (
-                    _operand(name, env) for name in (stage.running_mean, stage.running_var)
-                )
-                trains = isinstance(stage, BatchNorm)
-                momentum = stage.momentum if isinstance(stage, BatchNorm) else 0.1
-                return lambda x: F.batch_norm(x, mean, var, gain, shift, trains, momentum, eps)
-            groups = int(stage.num_groups)
-            return lambda x: F.group_norm(x, groups, gain, shift, eps)
+        if isinstance(stage, Norm):
+            names = (stage.running_mean, stage.running_var, stage.weight, stage.bias)
+            mean, var, gain, shift = (_operand(name, env) for name in names)
+            if stage.training:
+                return lambda x: stage.of_torch(x, mean, var)(gain, shift)
+            return lambda x: F.batch_norm(x, mean, var, gain, shift, eps=stage.eps)  # type: ignore[arg-type]
         return lambda x: stage.apply(x, env)
 
     calls = [stage_call(stage) for stage in work.chain.stages]

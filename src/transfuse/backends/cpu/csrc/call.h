@@ -84,7 +84,7 @@ class Call {
   public:
     Call(int element, const Geometry& g)
         : rank(int(g.spatial.size())), conv("conv_transpose" + std::to_string(rank) + "d") {
-        p.element = p.operands = element;
+        p.element = p.input_element = p.output_element = p.operands = element;
         p.weight_scale = 1;
         p.groups = checked("groups", 1, {g.groups})[0];
         p.batch = checked("batch", 0, {g.batch})[0];
@@ -116,16 +116,8 @@ class Call {
 
     // ---- what each stage asks of the values before it, in the order of the chain ----------------
 
-    void max_pool(const Windows& windows) { pool("max_pool", windows); }
-
-    void avg_pool(const Windows& windows) {
-        const Sizes before(shape.begin() + 2, shape.end());
-        pool("avg_pool", windows);
-        for (int i = 0; i < rank && rank == 3; i++)
-            if (size_t(before[i]) < windows[i].kernel)
-                refuse("avg_pool: input of size ", before, " is smaller than a window of ", windows[i].kernel,
-                       "; in three dimensions padding=", windows[i].padding, " does not count, as in torch");
-    }
+    void max_pool(const Windows& windows) { pool("max_pool", windows, true); }
+    void avg_pool(const Windows& windows) { pool("avg_pool", windows, rank < 3); }
 
     void convolve() {
         for (int i = 0, a = 3 - rank; a < 3; i++, a++) {
@@ -181,17 +173,19 @@ class Call {
         return true;
     }
 
-    // A pointwise expression, kept until the call is done.
-    const transfuse_map* map(std::vector<double> numbers, std::vector<const void*> operands,
-                             std::vector<transfuse_instruction> code) {
-        maps.push_back({{}, std::move(numbers), std::move(operands), std::move(code)});
+    // A pointwise expression, kept until the call is done; its operands have one value per channel.
+    const transfuse_map* map(std::vector<double> numbers, const std::vector<const void*>& operands, int registers,
+                             std::vector<transfuse_instruction> instructions) {
+        maps.push_back({{}, std::move(numbers), {}, std::move(instructions)});
         Map& m = maps.back();
-        m.map.numbers_count = int32_t(m.numbers.size());
-        m.map.operands_count = int32_t(m.operands.size());
-        m.map.code_count = int32_t(m.code.size());
-        m.map.numbers = m.numbers.data();
+        for (const void* each : operands) m.operands.push_back({p.element, each, {0, 1, 0, 0, 0}});
+        m.map.code.numbers_count = int32_t(m.numbers.size());
+        m.map.code.operands_count = int32_t(m.operands.size());
+        m.map.code.registers_count = registers;
+        m.map.code.length = int32_t(m.instructions.size());
+        m.map.code.numbers = m.numbers.data();
+        m.map.code.instructions = m.instructions.data();
         m.map.operands = m.operands.data();
-        m.map.code = m.code.data();
         return &m.map;
     }
 
@@ -226,8 +220,8 @@ class Call {
     struct Map {
         transfuse_map map;
         std::vector<double> numbers;
-        std::vector<const void*> operands;
-        std::vector<transfuse_instruction> code;
+        std::vector<transfuse_operand> operands;
+        std::vector<transfuse_instruction> instructions;
     };
 
     static constexpr const char* AXES[3] = {"depth", "height", "width"};
@@ -239,8 +233,8 @@ class Call {
     int64_t inputs, weights;  // elements
     std::list<Map> maps;
 
-    // What fills no window is dropped.
-    void pool(const char* name, const Windows& windows) {
+    // What fills no window is dropped. `padded`: whether padding may make up for inputs.
+    void pool(const char* name, const Windows& windows, bool padded) {
         const Sizes before(shape.begin() + 2, shape.end());
         for (int i = 0; i < rank; i++) {
             const Window& w = windows[i];
@@ -251,6 +245,9 @@ class Call {
             if (w.padding > w.kernel / 2)
                 refuse(name, ": padding must be 0 to ", w.kernel / 2, " (half of kernel=", w.kernel,
                        "), but got padding=", w.padding);
+            if (!padded && size_t(n) < w.kernel)
+                refuse(name, ": input of size ", before, " is smaller than a window of ", w.kernel,
+                       "; in three dimensions padding=", w.padding, " does not count, as in torch");
             const __int128 rest = __int128(n) + 2 * __int128(w.padding) - __int128(w.kernel);
             const int64_t size = int64_t((rest - (rest < 0 ? __int128(w.stride) - 1 : 0)) / __int128(w.stride) + 1);
             if (size < 1)

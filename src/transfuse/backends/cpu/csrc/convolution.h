@@ -163,7 +163,7 @@ template <class T> class Convolution {
 
     // Rows h and h + stride together, unless one after the other is as good.
     bool pair(const Box& box, int64_t h, std::vector<RowSum> (&parts)[PARTS]) {
-        const int64_t s = p.stride[1], at = box.lo[1] + h + p.padding[1], phase = at % s;
+        const int64_t s = p.stride[1], at = box.lo[1] + h + p.padding[1], phase = (at % s + s) % s;
         const size_t one_by_one = height.of[h].size() + height.of[h + s].size();
         const int64_t first = (at - pairs->last_tap[phase] * p.dilation[1]) / s;
         const auto exists = [&](int64_t row) { return first + row >= 0 && first + row < n[1]; };

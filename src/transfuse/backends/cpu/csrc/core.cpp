@@ -107,25 +107,42 @@ struct Abi {
         static_assert(TF_STORE == 0 && TF_AGAIN == 1 && TF_DECIDE == 2 && TF_HOLD == 3, "as named");
         add("\nprimitives");
         TRANSFUSE_EACH_PRIMITIVE(NAME)
+        add("\nkinds");
+        TRANSFUSE_EACH_KIND(NAME)
+        add("\nfoldings");
+        TRANSFUSE_EACH_FOLDING(NAME)
 #undef NAME
 #define FIELD(of, field) add(" %s@%zu", #field, offsetof(transfuse_##of, field))
         add("\ninstruction %zu:", sizeof(transfuse_instruction));
         FIELD(instruction, primitive), FIELD(instruction, to), FIELD(instruction, from);
+        add("\ncode %zu:", sizeof(transfuse_code));
+        FIELD(code, numbers_count), FIELD(code, operands_count), FIELD(code, registers_count), FIELD(code, length);
+        FIELD(code, numbers), FIELD(code, instructions);
+        add("\noperand %zu:", sizeof(transfuse_operand));
+        FIELD(operand, element), FIELD(operand, data), FIELD(operand, strides);
         add("\nmap %zu:", sizeof(transfuse_map));
-        FIELD(map, numbers_count), FIELD(map, operands_count), FIELD(map, code_count);
-        FIELD(map, numbers), FIELD(map, operands), FIELD(map, code);
+        FIELD(map, code), FIELD(map, operands);
         add("\nstep %zu:", sizeof(transfuse_step));
         FIELD(step, op), FIELD(step, i0), FIELD(step, kernel), FIELD(step, stride), FIELD(step, padding);
         FIELD(step, f0), FIELD(step, f1), FIELD(step, t0), FIELD(step, t1);
         FIELD(step, t2), FIELD(step, t3), FIELD(step, moments), FIELD(step, map);
         add("\nprogram %zu:", sizeof(transfuse_program));
-        FIELD(program, element), FIELD(program, operands), FIELD(program, careful);
+        FIELD(program, element), FIELD(program, input_element), FIELD(program, output_element);
+        FIELD(program, operands), FIELD(program, careful);
         FIELD(program, batch), FIELD(program, in_channels), FIELD(program, out_channels), FIELD(program, groups), FIELD(program, spatial), FIELD(program, kernel);
         FIELD(program, stride), FIELD(program, padding), FIELD(program, dilation);
         FIELD(program, output_padding), FIELD(program, pooled), FIELD(program, pool);
         FIELD(program, steps_count), FIELD(program, steps), FIELD(program, input);
         FIELD(program, input_strides), FIELD(program, weights), FIELD(program, output);
         FIELD(program, output_strides), FIELD(program, weight_scale);
+        add("\nview %zu:", sizeof(transfuse_view));
+        FIELD(view, element), FIELD(view, data), FIELD(view, strides);
+        add("\nsweep %zu:", sizeof(transfuse_sweep));
+        FIELD(sweep, kind), FIELD(sweep, folding), FIELD(sweep, kept), FIELD(sweep, folded), FIELD(sweep, across);
+        FIELD(sweep, sizes), FIELD(sweep, values_count), FIELD(sweep, others_count), FIELD(sweep, values);
+        FIELD(sweep, others), FIELD(sweep, outs), FIELD(sweep, before), FIELD(sweep, after), FIELD(sweep, inputs);
+        FIELD(sweep, kernel), FIELD(sweep, stride), FIELD(sweep, padding), FIELD(sweep, dilation);
+        FIELD(sweep, adaptive), FIELD(sweep, counts_padding), FIELD(sweep, divisor);
 #undef FIELD
     }
     template <class... V> void add(const char* format, V... values) noexcept {
@@ -210,5 +227,12 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
         validate_run(program);
         const int count = startable(threads);
         if (program->batch) choice().engine->run(Settled(*program).program, count);
+    });
+}
+
+int transfuse_sweep_run(const transfuse_sweep* sweep, int32_t threads) {
+    return guarded([&] {
+        validate_sweep(sweep);
+        choice().engine->sweep(*sweep, startable(threads));
     });
 }

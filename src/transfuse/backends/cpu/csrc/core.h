@@ -1,7 +1,8 @@
-/* The core's own interface: programs, packed weights, instruction sets. C, no torch. */
+/* The core's own interface: programs, sweeps, packed weights, instruction sets. C, no torch. */
 #ifndef TRANSFUSE_CORE_H
 #define TRANSFUSE_CORE_H
 #include "program.h"
+#include "sweep.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -12,7 +13,7 @@ extern "C" {
 const char* transfuse_message(void);
 
 /* What this build is, for a caller written apart from it to compare with what it takes it to be: lines of
- * text with the number below, the elements and operations in the order of their enumerations, and for both
+ * text with the number below, the names in the order of their enumerations, and for all
  * structures the size and every field's offset. The number goes up where these stay and their meaning
  * does not. */
 #define TRANSFUSE_ABI 1
@@ -42,6 +43,7 @@ int transfuse_decide(const transfuse_program* program, int32_t* cuts);
 
 /* `threads` is at least 1. Beyond 64 it is no more than OpenMP would use by itself, or processors there are. */
 int transfuse_run(const transfuse_program* program, int32_t threads);
+int transfuse_sweep_run(const transfuse_sweep* sweep, int32_t threads);
 
 #ifdef __cplusplus
 }

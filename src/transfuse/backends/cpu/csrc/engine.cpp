@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "block.h"
 #include "convolution.h"
 #include "digest.h"
 #include "division.h"
@@ -28,7 +29,11 @@ template <class T> class Engine {
           at(division.at) {
         for (int i = 0; i < p.steps_count; i++) {
             lines.push_back(operand(p.steps[i], at[i].channels));
-            maps.emplace_back(p.steps[i].op == TF_MAP ? p.steps[i].map : nullptr);
+            maps.emplace_back(p.steps[i].op == TF_MAP ? &p.steps[i].map->code : nullptr);
+            const int64_t line = std::max(BLOCK, at[i].channels.slots);
+            int64_t room = 0;
+            for (int k = 0; k < maps[i].operands(); k++) room += varies(p.steps[i].map->operands[k]) ? line : 0;
+            beside = std::max(beside, room);
         }
         statistics.resize(p.steps_count);
     }
@@ -39,7 +44,7 @@ template <class T> class Engine {
         const int64_t sizes[5] = {p.batch, p.parts * level.channels.count, level.extents[0], level.extents[1],
                                   level.extents[2]};
         for (int i = 0; i < 5; i++) last += (sizes[i] - 1) * p.output_strides[i];
-        const int64_t bytes = last * (p.element == TF_F64 ? 8 : p.element == TF_F32 ? 4 : 2);
+        const int64_t bytes = last * bytes_of(p.output_element);
         expect_writes(p.output, size_t(bytes));
         streams = bytes > STREAM_BYTES;
         size_t begin = 0;  // the step before which values lie in memory
@@ -74,9 +79,10 @@ template <class T> class Engine {
     const std::vector<Level>& at;  // before each step, and after the last
     bool streams = false;  // whether the output is beyond the caches
     Buffer<T> stored;
-    T nowhere = 0;  // stands for: keep nothing but the statistic
+    T nowhere = 0;  // its address, given as the place for values, says to keep none: only the statistic
     std::vector<std::vector<T>> lines;  // each step's operand by slot
     std::vector<Map<T>> maps;  // by the step
+    int64_t beside = 0;  // values of the operands of a block, for the map that reads most
     std::vector<Statistic<T>> statistics;  // by the step that gathers
 
     std::vector<T> operand(const transfuse_step& s, Channels c) const {
@@ -108,8 +114,15 @@ template <class T> class Engine {
     std::vector<T> map_lines(const transfuse_step& s, const Channels& c) const {
         std::vector<T> all;
         const int64_t slots = c.slots / p.parts, times = std::max<int64_t>(1, strip_of(slots) / slots);
-        for (int i = 0; i < s.map->operands_count; i++) {
-            const auto line = by_slot(s.map->operands[i], c, 0);
+        for (int i = 0; i < s.map->code.operands_count; i++) {
+            const transfuse_operand& operand = s.map->operands[i];
+            if (varies(operand)) {  // read block by block
+                all.resize(all.size() + p.parts * std::max(slots, strip_of(slots)));
+                continue;
+            }
+            std::vector<T> line(c.slots);
+            for (int64_t k = 0; k < c.count; k++)
+                load_row(operand.element, operand.data, k * operand.strides[1], 1, 1, &line[c.slot(k)]);
             for (int64_t part = 0; part < p.parts; part++)
                 for (int64_t k = 0; k < times; k++)
                     all.insert(all.end(), line.begin() + part * slots, line.begin() + (part + 1) * slots);
@@ -117,40 +130,81 @@ template <class T> class Engine {
         return all;
     }
 
-    // The operands of map `i` from slot `slot` of a part on: strips, or for one channel its numbers.
-    void map_operands(size_t i, int64_t part, int64_t slot, bool alone, From<T>* found) const {
+    // Whether an operand has more than one value per channel.
+    static bool varies(const transfuse_operand& operand) {
+        const int64_t* s = operand.strides;
+        return s[0] || s[2] || s[3] || s[4];
+    }
+
+    // Calls f(i, n, at) for `count` positions of a box, row by row: from the i-th on there are
+    // n in a row, and the values of an operand for them begin at `at`.
+    template <class F>
+    static void each_run(const transfuse_operand& operand, const Box& box, int64_t sample, int64_t first, int64_t count, F f) {
+        const int64_t* s = operand.strides;
+        for (int64_t i = 0, n; i < count; i += n) {
+            const int64_t p = first + i, w = p % box.size(2), row = p / box.size(2);
+            n = std::min(count - i, box.size(2) - w);
+            f(i, n, sample * s[0] + (box.lo[0] + row / box.size(1)) * s[2] + (box.lo[1] + row % box.size(1)) * s[3] +
+                        (box.lo[2] + w) * s[4]);
+        }
+    }
+
+    // The operands of map `i` that vary, for `count` positions of a tile: [position][slot], one after another.
+    void read_beside(size_t i, const Tile<T>& tile, int64_t first, int64_t count, T* to) const {
+        const Channels& c = tile.channels;
+        for (int k = 0; k < maps[i].operands(); k++) {
+            const transfuse_operand& operand = p.steps[i].map->operands[k];
+            if (!varies(operand)) continue;
+            each_run(operand, tile.box, tile.n, first, count, [&](int64_t at, int64_t n, int64_t from) {
+                for (int64_t g = 0; g < c.count; g += c.per_group)
+                    copy_block(operand.element, operand.data, from + (tile.first_channel() + g) * operand.strides[1],
+                               {n, c.per_group}, {operand.strides[4], operand.strides[1]},
+                               to + at * c.slots + c.slot(g), c.slots);
+            });
+            to += std::max(BLOCK, c.slots);
+        }
+    }
+
+    // The operands of map `i` from slot `slot` of a part on: strips, or for one channel its numbers. Those that vary
+    // are `others`, for the values from `offset` on.
+    void map_operands(size_t i, int64_t part, int64_t slot, bool alone, const T* others, int64_t offset,
+                      From<T>* found) const {
         const int64_t slots = at[i].channels.slots, room = std::max(slots, strip_of(slots));
         for (int k = 0; k < maps[i].operands(); k++) {
             const T* line = &lines[i][(k * p.parts + part) * room + slot];
             found[k] = alone ? From<T>{nullptr, *line} : From<T>{line, T(0)};
+            if (!varies(p.steps[i].map->operands[k])) continue;
+            found[k] = {others + offset, T(0)};
+            others += std::max(BLOCK, slots);
         }
     }
 
-    void map_positions(size_t i, Tile<T>& block) const {
+    void map_positions(size_t i, Tile<T>& block, const T* others) const {
         const int64_t slots = block.channels.slots, strip = strip_of(slots), all = block.box.positions() * slots;
         From<T> from[UINT8_MAX];
         for (int64_t k = 0, count; k < all; k += count) {
             const int64_t slot = strip < slots ? k % slots : 0;
             count = std::min(strip, strip < slots ? slots - slot : all - k);
-            map_operands(i, block.part, slot, false, from);
+            map_operands(i, block.part, slot, false, others, k, from);
             maps[i](block.values + k, count, from);
         }
     }
 
-    void map_row(size_t i, T* v, int64_t n, int64_t slot) const {
-        constexpr int64_t strip = STRIP * LANES<T>;
+    // Values of one channel, those of `tile` from the position `first` on.
+    void map_row(size_t i, T* v, int64_t n, int64_t c, const Tile<T>& tile, int64_t first, T* others) const {
         From<T> from[UINT8_MAX];
-        map_operands(i, 0, slot, true, from);
-        for (int64_t k = 0; k < n; k += strip) {
-            const int64_t count = std::min(strip, n - k), whole = count / LANES<T> * LANES<T>;
-            if (whole) maps[i](v + k, whole, from);
-            if (whole < count) {
-                T rest[LANES<T>] = {};
-                std::copy(v + k + whole, v + k + count, rest);
-                maps[i](rest, LANES<T>, from);
-                std::copy(rest, rest + (count - whole), v + k + whole);
-            }
+        T* to = others;
+        for (int k = 0; k < maps[i].operands(); k++) {
+            const transfuse_operand& operand = p.steps[i].map->operands[k];
+            if (!varies(operand)) continue;
+            each_run(operand, tile.box, tile.n, first, n, [&](int64_t at, int64_t some, int64_t base) {
+                copy_block(operand.element, operand.data, base + c * operand.strides[1], {1, some},
+                           {0, operand.strides[4]}, to + at, some);
+            });
+            to += std::max(BLOCK, tile.channels.slots);
         }
+        map_operands(i, 0, tile.channels.slot(c), true, others, 0, from);
+        maps[i](v, n, from);
     }
 
     // One walk over all tiles; the values go to `keep`, to the output where it is null.
@@ -169,10 +223,11 @@ template <class T> class Engine {
             Buffer<T> values, spare;
             Convolution<T> convolve;
             std::vector<Moments> moments;
+            Buffer<T> beside;
         };
         const auto prepare = [&] {
             return Own{allocate<T>(count), allocate<T>(count),
-                       {p, source.data, source.element, source.strides, source.inputs}, {}};
+                       {p, source.data, source.element, source.strides, source.inputs}, {}, allocate<T>(beside)};
         };
         in_parallel(threads, tiles * p.parts, prepare, [&](Own& own, int64_t i) {
             // The last tile of every sample, the smallest, comes last of all: threads end at about the same time.
@@ -190,7 +245,7 @@ template <class T> class Engine {
                 size_t next = i;
                 while (next < end && (is_position(p.steps[next].op) || p.steps[next].op == TF_CUT)) next++;
                 if (next > i)
-                    positions(tile, i, next);
+                    positions(tile, i, next, own.beside.get());
                 else
                     step(tile, i, found[++next - begin], i >= fresh, own.moments);
                 i = next;
@@ -215,7 +270,7 @@ template <class T> class Engine {
     }
 
     // Steps i to end, a block of positions at a time, so that values stay in the first-level cache.
-    void positions(Tile<T>& tile, size_t i, size_t end) {
+    void positions(Tile<T>& tile, size_t i, size_t end, T* others) {
         const int64_t all = tile.box.positions(), some = std::max<int64_t>(1, BLOCK / tile.channels.slots);
         Tile<T> block = tile;
         for (int64_t p0 = 0; p0 < all; p0 += some) {
@@ -225,7 +280,8 @@ template <class T> class Engine {
                 if (p.steps[k].op == TF_SOFTMAX) {
                     channel_softmax(block);
                 } else if (p.steps[k].op == TF_MAP) {
-                    map_positions(k, block);
+                    read_beside(k, tile, p0, block.box.positions(), others);
+                    map_positions(k, block, others);
                 } else if (p.steps[k].op != TF_CUT) {
                     const Lines<T> l = lines_of(k, tile.n, tile.part);
                     with_element_op(p.steps[k].op, [&](auto op) {
@@ -344,7 +400,7 @@ template <class T> class Engine {
     bool fits_output(size_t cut) const {
         for (size_t i = cut + 1; i < size_t(p.steps_count); i++)
             if (!is_element(p.steps[i].op)) return false;
-        return (p.element == TF_F32 || p.element == TF_F64) && p.output_strides[4] == 1;
+        return p.output_element == COMPUTED<T> && p.output_strides[4] == 1;
     }
 
     void in_place(size_t begin) {
@@ -356,6 +412,8 @@ template <class T> class Engine {
         if (rows == 1 && (st[2] == length || planes == 1)) length *= planes, planes = 1;
         const int64_t parts = (length + BLOCK - 1) / BLOCK;
         const int64_t work = p.batch * level.channels.count * planes * rows * parts;
+        const Buffer<T> others = allocate<T>(threads * beside);
+        const Box whole = {{0, 0, 0}, {e[0], e[1], e[2]}};
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t i = 0; i < work; i++) {
             int64_t part = i % parts, row = i / parts % rows, plane = i / parts / rows % planes;
@@ -366,7 +424,9 @@ template <class T> class Engine {
             const int64_t n = std::min(BLOCK, length - part * BLOCK), slot = level.channels.slot(c);
             for (size_t k = begin; k < size_t(p.steps_count); k++) {
                 if (p.steps[k].op == TF_MAP) {
-                    map_row(k, v, n, slot);
+                    const Tile<T> tile = {whole, level.channels, nullptr, nullptr, sample, 0, 0};
+                    map_row(k, v, n, c, tile, (plane * rows + row) * length + part * BLOCK,
+                            others.get() + omp_get_thread_num() * beside);
                     continue;
                 }
                 const Lines<T> l = lines_of(k, sample, 0);
@@ -494,7 +554,9 @@ static void pack_weights(const transfuse_program& p, const void* weights, const 
         pack(p, weights, strides, static_cast<float*>(to));
 }
 
+void sweep(const transfuse_sweep& s, int threads);  // sweeps.cpp
+
 extern const transfuse_engine ENGINE;
-const transfuse_engine ENGINE = {run, packed_bytes, pack_weights, digest};
+const transfuse_engine ENGINE = {run, packed_bytes, pack_weights, digest, sweep};
 
 }  // namespace TF_NAMESPACE

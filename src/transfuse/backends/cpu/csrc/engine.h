@@ -3,10 +3,12 @@
 #include <cstdint>
 
 #include "program.h"
+#include "sweep.h"
 
 struct transfuse_engine {
     void (*run)(const transfuse_program&, int threads);
     int64_t (*packed_bytes)(const transfuse_program&);
     void (*pack)(const transfuse_program&, const void* weights, const int64_t* strides, void* to);
     void (*digest)(const void* data, int64_t bytes, int threads, uint64_t* found);
+    void (*sweep)(const transfuse_sweep&, int threads);
 };

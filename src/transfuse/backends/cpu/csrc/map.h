@@ -4,6 +4,7 @@
 // is costs little. A source is a strip (the running value, an operand by channel, a register) or a
 // number, and each instruction is compiled for every mixture of the two.
 #pragma once
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,8 @@
 
 namespace TF_NAMESPACE {
 
-constexpr int STRIP = 32;  // vectors
+constexpr int STRIP = 32;   // vectors of a strip
+constexpr int ROOM = 512;   // vectors of all registers: many of them make short strips
 
 // A source of an instruction: a strip, or where there is none a number.
 template <class T> struct From {
@@ -78,41 +80,68 @@ template <class T, int... I> constexpr Instruction<T> instruction_of(int at, std
     return ALL[at];
 }
 
-// A map made ready for strips of at most STRIP vectors.
+// Code made ready to run.
 template <class T> class Map {
   public:
-    explicit Map(const transfuse_map* m) : map(m) {
-        for (int i = 0; m && i < m->numbers_count; i++) numbers.push_back(T(m->numbers[i]));
+    explicit Map(const transfuse_code* c) : code(c) {
+        for (int i = 0; c && i < c->numbers_count; i++) numbers.push_back(T(c->numbers[i]));
+        strip = ROOM / std::max(4, c ? c->registers_count : 0) * LANES<T>;
     }
-    int operands() const { return map ? map->operands_count : 0; }
+    explicit operator bool() const { return code; }
+    int operands() const { return code ? code->operands_count : 0; }
 
-    // v becomes its image: `count` values, whole vectors. Operands are as many values, or a number each.
+    // v becomes its image: `count` values. Operands are as many values, or a number each.
     void operator()(T* v, int64_t count, const From<T>* operands) const {
-        alignas(64) T registers[TF_REGISTERS][STRIP * LANES<T>];
-        const int first_operand = 1 + map->numbers_count, first_register = first_operand + map->operands_count;
-        const auto place = [&](int k) { return k ? registers[k - first_register] : v; };
-        for (int i = 0; i < map->code_count; i++) {
-            const transfuse_instruction& each = map->code[i];
+        const int64_t whole = count / LANES<T> * LANES<T>;
+        for (int64_t i = 0; i < whole; i += strip) run(v + i, i, std::min(strip, whole - i), operands);
+        if (whole == count) return;
+        // What is left is no whole vector: it is copied to one, and back.
+        From<T> last[UINT8_MAX];
+        T rest[LANES<T>] = {}, copies[UINT8_MAX][LANES<T>];
+        const auto copy = [&](const T* from, T* to) { std::copy(from + whole, from + count, to); };
+        for (int k = 0; k < code->operands_count; k++) {
+            last[k] = operands[k];
+            if (!operands[k].strip) continue;
+            std::fill(copies[k], copies[k] + LANES<T>, T(0));
+            copy(operands[k].strip, copies[k]);
+            last[k].strip = copies[k];
+        }
+        copy(v, rest);
+        run(rest, 0, LANES<T>, last);
+        std::copy(rest, rest + (count - whole), v + whole);
+    }
+
+  private:
+    const transfuse_code* code;
+    std::vector<T> numbers;
+    int64_t strip;
+
+    // One strip of whole vectors; the operands' lie from `at` on.
+    void run(T* v, int64_t at, int64_t count, const From<T>* operands) const {
+        alignas(64) T registers[ROOM * LANES<T>];
+        const int first_operand = 1 + code->numbers_count, first_register = first_operand + code->operands_count;
+        const auto place = [&](int k) { return k ? registers + (k - first_register) * strip : v; };
+        for (int i = 0; i < code->length; i++) {
+            const transfuse_instruction& each = code->instructions[i];
             From<T> from[3] = {};
             int mask = 0;
             for (int k = 0; k < arity(each.primitive); k++) {
                 const int s = each.from[k];
-                if (s && s < first_operand)
+                if (s && s < first_operand) {
                     from[k] = {nullptr, numbers[s - 1]};
-                else if (s && s < first_register)
+                } else if (s && s < first_register) {
                     from[k] = operands[s - first_operand];
-                else
+                    if (from[k].strip) from[k].strip += at;
+                } else {
                     from[k] = {place(s), T(0)};
+                }
                 mask |= int(!from[k].strip) << k;
             }
             constexpr std::make_integer_sequence<int, 8 * TF_PRIMITIVES> all;
             instruction_of<T>(each.primitive * 8 + mask, all)(place(each.to), from, count);
         }
     }
-
-  private:
-    const transfuse_map* map;
-    std::vector<T> numbers;
 };
+static_assert(TF_REGISTERS <= ROOM, "a strip is one vector at least");
 
 }  // namespace TF_NAMESPACE

@@ -35,7 +35,7 @@ template <class T> static void write(const transfuse_program& p, Tile<T>& tile, 
     const int64_t* st = p.output_strides;
     const int64_t width = tile.box.size(2), slots = tile.channels.slots;
     const Channels& c = tile.channels;
-    const bool as_is = (p.element == TF_F32 || p.element == TF_F64) && st[4] == 1;
+    const bool as_is = (p.output_element == TF_F32 || p.output_element == TF_F64) && st[4] == 1;
     std::vector<T> lines(as_is ? 0 : width * LANES<T>);
     for (int64_t d = tile.box.lo[0]; d < tile.box.hi[0]; d++)
         for (int64_t h = tile.box.lo[1]; h < tile.box.hi[1]; h++) {
@@ -44,7 +44,7 @@ template <class T> static void write(const transfuse_program& p, Tile<T>& tile, 
                                  tile.box.lo[2] * st[4];
             if (st[1] == 1 && c.dense()) {  // channels last: as the tile lies
                 for (int64_t w = 0; w < width; w++)
-                    store_row(p.element, p.output, base + w * st[4], 1, c.count, v + w * slots);
+                    store_row(p.output_element, p.output, base + w * st[4], 1, c.count, v + w * slots);
                 continue;
             }
             for (int64_t g = 0; g < c.count; g += c.per_group)
@@ -58,7 +58,7 @@ template <class T> static void write(const transfuse_program& p, Tile<T>& tile, 
                     }
                     turn(from, slots, width, lanes, lines.data(), width, false);
                     for (int l = 0; l < lanes; l++)
-                        store_row(p.element, p.output, to + l * st[1], st[4], width, lines.data() + l * width);
+                        store_row(p.output_element, p.output, to + l * st[1], st[4], width, lines.data() + l * width);
                 }
         }
     drain();

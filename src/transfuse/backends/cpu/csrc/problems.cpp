@@ -49,7 +49,7 @@ DEFINE(TRANSFUSE_CONV_TRANSPOSE3D_AVGPOOL_CLAMP_SOFTMAX_MULTIPLY, {
     const std::vector<Tensor> operands = {{"scale", scale, out_channels}};
     call.tensors("input", input, "kernel", kernel, operands, "output", output);
     const bool finite = call.finite(operands);
-    if (!finite || !(int64_t(pool_kernel * pool_kernel * pool_kernel) > 0) ||
+    if (!finite || !(int64_t(pool_kernel * pool_kernel * pool_kernel) > 1) ||
         ((pool_kernel * pool_kernel * pool_kernel) & (int64_t(pool_kernel * pool_kernel * pool_kernel) - 1))
         != 0)
         call.pool_input(Step(TF_SUM_POOL).numbers(1.0 /
@@ -57,7 +57,7 @@ DEFINE(TRANSFUSE_CONV_TRANSPOSE3D_AVGPOOL_CLAMP_SOFTMAX_MULTIPLY, {
             {pool_kernel, pool_kernel, 0})));
     else
         call.pool_input(Step(TF_SUM_POOL).numbers(1.0).windows(Windows(3, {pool_kernel, pool_kernel, 0})));
-    if (finite && int64_t(pool_kernel * pool_kernel * pool_kernel) > 0 &&
+    if (finite && int64_t(pool_kernel * pool_kernel * pool_kernel) > 1 &&
         ((pool_kernel * pool_kernel * pool_kernel) & (int64_t(pool_kernel * pool_kernel * pool_kernel) - 1))
         == 0)
         call.scale_weights(1.0 / double(pool_kernel * pool_kernel * pool_kernel));

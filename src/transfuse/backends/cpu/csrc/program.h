@@ -1,10 +1,12 @@
 /* A program: what one call computes, as plain data. Python and the C functions build it; the
  * engine runs it. Everything is three axes deep: missing ones have size 1.
  *
- * Strides, paddings and dilations of the convolution are at most 2^31 - 1, as in torch, windows and their
- * strides at most 2^62; a kernel has at most 2^31 - 1 taps; no tensor, and nothing between two steps, has
- * more than 2^48 elements. validate.cpp holds every program to it, so that no sum or product of the engine
- * leaves 64 bits. */
+ * Strides, paddings and dilations of the convolution are at most 2^31 - 1, as in torch, an output padding
+ * at most 2^33. Paddings may be negative: output o of an axis lies at o + padding in the grid where tap k
+ * puts input i at i * stride + k * dilation, or on either side of it. Windows and their strides are at most
+ * 2^62; a kernel has at most 2^31 - 1 taps; no tensor, and nothing between two steps, has more than 2^48
+ * elements. validate.cpp holds every program to it, so that no sum or product of the engine leaves 64
+ * bits. */
 #ifndef TRANSFUSE_PROGRAM_H
 #define TRANSFUSE_PROGRAM_H
 #include <stdint.h>
@@ -60,19 +62,31 @@ enum transfuse_cut { TF_STORE, TF_AGAIN, TF_DECIDE, TF_HOLD };
 enum transfuse_primitive { TRANSFUSE_EACH_PRIMITIVE(TRANSFUSE_PRIMITIVE) TF_PRIMITIVES };
 #undef TRANSFUSE_PRIMITIVE
 
-/* Values by number: 0 the running value, then the map's numbers, its operands, its registers. */
+/* Values by number: 0 the running value, then the code's numbers, its operands, its registers. */
 typedef struct {
-    uint8_t primitive, to, from[3];
+    uint16_t primitive, to, from[3];
 } transfuse_instruction;
 
-enum { TF_REGISTERS = 16 }; /* that a map may use */
+enum { TF_REGISTERS = 512 }; /* that code may use */
 
 /* A pointwise expression as code. The last instruction writes the running value, and no other does. */
 typedef struct {
-    int32_t numbers_count, operands_count, code_count;
+    int32_t numbers_count, operands_count, registers_count, length;
     const double* numbers;
-    const void* const* operands; /* each one element of the type of the program's operands per channel */
-    const transfuse_instruction* code;
+    const transfuse_instruction* instructions;
+} transfuse_code;
+
+/* A tensor that a map reads beside its values. */
+typedef struct {
+    int32_t element;
+    const void* data;
+    int64_t strides[5]; /* in elements: n, c, d, h, w; 0 where it is the same along an axis */
+} transfuse_operand;
+
+/* A pointwise expression as a step. */
+typedef struct {
+    transfuse_code code;
+    const transfuse_operand* operands;
 } transfuse_map;
 
 typedef struct {
@@ -89,7 +103,8 @@ typedef struct {
 } transfuse_step;
 
 typedef struct {
-    int32_t element;
+    int32_t element; /* of the weights; the arithmetic goes by it */
+    int32_t input_element, output_element; /* `element`, or TF_F32 beside 16 bits */
     int32_t operands; /* the type of the steps' operands: `element`, or TF_F32 beside 16 bits */
     int32_t careful; /* weights are not finite: no product with a zero that stands for nothing */
     int64_t batch, in_channels, out_channels, groups;

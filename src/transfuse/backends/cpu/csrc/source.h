@@ -23,7 +23,7 @@ template <class T> class Source {
         for (int a = 0; a < 3; a++) inputs[a] = p.spatial[a];
         for (int i = 0; i < 5; i++) strides[i] = p.input_strides[i];
         data = p.input;
-        element = p.element;
+        element = p.input_element;
         if (!p.pooled) return;
         for (int a = 0; a < 3; a++) inputs[a] = windows(p.spatial[a], p.pool, a);
         const int64_t plane = inputs[1] * inputs[2], volume = inputs[0] * plane;
@@ -68,7 +68,7 @@ template <class T> class Source {
                 const int64_t from = nc / p.in_channels * p.input_strides[0] +
                                      nc % p.in_channels * p.input_strides[1] + id * p.input_strides[2] +
                                      ih * p.input_strides[3];
-                load_row(p.element, p.input, from, p.input_strides[4], width, first ? folded.data() : line.data());
+                load_row(p.input_element, p.input, from, p.input_strides[4], width, first ? folded.data() : line.data());
                 if (!first)
                     for (int64_t w = 0; w < width; w++) folded[w] = fold(folded[w], line[w]);
                 first = false;

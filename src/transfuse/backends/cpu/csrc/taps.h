@@ -26,14 +26,17 @@ class Taps {
         inverse = (x % step + step) % step;
     }
 
-    // The first tap k with k * dilation = at modulo stride, at >= 0; -1 for none.
-    int64_t first(int64_t at) const { return at % shared ? -1 : at / shared % step * inverse % step; }
+    // The first tap k with k * dilation = at modulo stride; -1 for none.
+    int64_t first(int64_t at) const {
+        if (at < 0) at = at % stride + stride;  // a negative remainder would make a negative tap
+        return at % shared ? -1 : at / shared % step * inverse % step;
+    }
 
     // f(tap, input) for each tap through which output o meets an input lo <= i < inputs, in ascending order;
     // lo <= 0, and inputs below 0 stand for zeros.
     template <class F> void each(int64_t o, int64_t lo, int64_t inputs, F f) const {
         const int64_t at = o + padding, start = first(at);
-        if (start < 0) return;
+        if (start < 0 || at < lo * stride) return;  // the first tap meets the last input of all taps
         const int64_t beyond = at - (inputs - 1) * stride;  // the least k * dilation
         const int64_t least = beyond > 0 ? (beyond + dilation - 1) / dilation : 0;
         const int64_t end = std::min(count, (at - lo * stride) / dilation + 1);

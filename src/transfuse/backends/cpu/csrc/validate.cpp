@@ -45,9 +45,9 @@ void pool(Values& values, const transfuse_step& s) {
 void convolve(Values& values, const transfuse_program& p) {
     for (int a = 0; a < 3; a++) {
         within("stride", p.stride[a], 1, LARGEST);
-        within("padding", p.padding[a], 0, LARGEST);
+        within("padding", p.padding[a], -LARGEST, LARGEST);
         within("dilation", p.dilation[a], 1, LARGEST);
-        within("output_padding", p.output_padding[a], 0, std::max(p.stride[a], p.dilation[a]) - 1);
+        within("output_padding", p.output_padding[a], -FARTHEST, FARTHEST);
         const Wide size = Wide(values.extents[a] - 1) * p.stride[a] + Wide(p.kernel[a] - 1) * p.dilation[a] -
                           2 * p.padding[a] + p.output_padding[a] + 1;
         if (size < 1 || size > MOST)
@@ -101,24 +101,46 @@ class Statistics {
 };
 
 // Code that reads and writes nothing but the values it numbers, and leaves the running value last.
-void map(const transfuse_map* m) {
-    present("map of a step", m);
-    within("numbers of a map", m->numbers_count, 0, UINT8_MAX);
-    within("operands of a map", m->operands_count, 0, UINT8_MAX);
-    within("instructions of a map", m->code_count, 1, UINT16_MAX);
-    if (m->numbers_count) present("numbers of a map", m->numbers);
-    if (m->operands_count) present("operands of a map", m->operands);
-    present("code of a map", m->code);
-    const int first = 1 + m->numbers_count + m->operands_count;  // register
-    for (int i = 0; i < m->operands_count; i++) present("operand of a map", m->operands[i]);
-    for (int i = 0; i < m->code_count; i++) {
-        const transfuse_instruction& each = m->code[i];
+void code(const transfuse_code& c) {
+    within("numbers of a map", c.numbers_count, 0, UINT16_MAX);
+    within("operands of a map", c.operands_count, 0, UINT8_MAX);
+    within("registers of a map", c.registers_count, 0, TF_REGISTERS);
+    within("instructions of a map", c.length, 1, INT32_MAX);
+    if (c.numbers_count) present("numbers of a map", c.numbers);
+    present("code of a map", c.instructions);
+    const int first = 1 + c.numbers_count + c.operands_count;  // register
+    for (int i = 0; i < c.length; i++) {
+        const transfuse_instruction& each = c.instructions[i];
         within("primitive of a map", each.primitive, 0, TF_PRIMITIVES - 1);
-        for (int k = 0; k < 3; k++) within("source of an instruction", each.from[k], 0, first + TF_REGISTERS - 1);
-        if (i + 1 == m->code_count)
+        for (int k = 0; k < 3; k++) within("source of an instruction", each.from[k], 0, first + c.registers_count - 1);
+        if (i + 1 == c.length)
             within("target of a map's last instruction", each.to, 0, 0);
         else
-            within("target of an instruction", each.to, first, first + TF_REGISTERS - 1);
+            within("target of an instruction", each.to, first, first + c.registers_count - 1);
+    }
+}
+
+// Offsets in bytes stay in int64, and nothing lies before a tensor's first element.
+void offsets(const char* name, const int64_t* sizes, int count, const int64_t* strides) {
+    Wide last = 0;
+    for (int i = 0; i < count; i++)
+        if (sizes[i] > 1) {
+            within(name, strides[i], 0, WIDEST);
+            last += Wide(sizes[i] - 1) * strides[i];
+        }
+    if (last > WIDEST / 8) refuse(name, " lead beyond 2^62 bytes");
+}
+void offsets(const char* name, const int64_t (&sizes)[5], const int64_t* strides) { offsets(name, sizes, 5, strides); }
+
+void map(const transfuse_map* m, const Values& v) {
+    present("map of a step", m);
+    code(m->code);
+    if (m->code.operands_count) present("operands of a map", m->operands);
+    for (int i = 0; i < m->code.operands_count; i++) {
+        within("element of a map's operand", m->operands[i].element, 0, TF_ELEMENTS - 1);
+        present("operand of a map", m->operands[i].data);
+        offsets("strides of a map's operand", {v.batch, v.channels, v.extents[0], v.extents[1], v.extents[2]},
+                m->operands[i].strides);
     }
 }
 
@@ -138,7 +160,7 @@ void after_steps(const transfuse_program& p, Values values, std::vector<Values>&
                     refuse("windows overlap where a statistic is gathered before them");
                 pool(values, s);
                 break;
-            case TF_MAP: map(s.map); break;
+            case TF_MAP: map(s.map, values); break;
             case TF_NORM:
                 present("running mean of a norm", s.t2);
                 present("running variance of a norm", s.t3);
@@ -154,18 +176,82 @@ void after_steps(const transfuse_program& p, Values values, std::vector<Values>&
     statistics.end();
 }
 
-// Offsets in bytes stay in int64, and nothing lies before a tensor's first element.
-void offsets(const char* name, const int64_t (&sizes)[5], const int64_t* strides) {
-    Wide last = 0;
-    for (int i = 0; i < 5; i++)
-        if (sizes[i] > 1) {
-            within(name, strides[i], 0, WIDEST);
-            last += Wide(sizes[i] - 1) * strides[i];
-        }
-    if (last > WIDEST / 8) refuse(name, " lead beyond 2^62 bytes");
+// Tensors have the type of the weights, or float32 beside 16 bits.
+void beside(const char* name, int32_t type, int32_t element) {
+    if (type != element && !(type == TF_F32 && (element == TF_F16 || element == TF_BF16)))
+        refuse(name, " of type ", type, " do not go with values of type ", element);
+}
+
+// ---- sweeps ------------------------------------------------------------------------------------
+
+void view(const char* name, const transfuse_view& v, const int64_t* sizes, int axes) {
+    within("element of a view", v.element, 0, TF_ELEMENTS - 1);
+    present(name, v.data);
+    offsets("strides of a view", sizes, axes, v.strides);
+}
+
+void views(const char* name, const transfuse_view* all, int32_t count, const int64_t* sizes, int axes) {
+    if (count) present(name, all);
+    for (int32_t i = 0; i < count; i++) view(name, all[i], sizes, axes);
+}
+
+// The code of a sweep with as many views as it reads, and so many where there is no code.
+void sweep_code(const char* name, const transfuse_code* c, int32_t count, int32_t without) {
+    if (!c) return within(name, count, without, without);
+    code(*c);
+    within(name, count, c->operands_count, c->operands_count);
+}
+
+// The windows of a slide along its three axes.
+void slide(const transfuse_sweep& s, int64_t* sizes) {
+    within("axes of a slide", s.kept, 5, 5);
+    within("axes of a slide that are folded", s.folded, 0, 0);
+    for (int a = 0; a < 3; a++) {
+        within("inputs of a slide", sizes[2 + a] = s.inputs[a], 1, MOST);
+        if (s.adaptive) continue;
+        within("kernel of a slide", s.kernel[a], 1, LARGEST);
+        within("stride of a slide", s.stride[a], 1, LARGEST);
+        within("padding of a slide", s.padding[a], 0, LARGEST);
+        within("dilation of a slide", s.dilation[a], 1, LARGEST);
+        // The last window begins within the tensor or its padding.
+        if (Wide(s.sizes[2 + a] - 1) * s.stride[a] - s.padding[a] >= Wide(s.inputs[a]) + s.padding[a])
+            refuse("a slide has ", s.sizes[2 + a], " windows along an axis of ", s.inputs[a], " values with padding ",
+                   s.padding[a], ", ", s.stride[a], " apart");
+    }
+    elements("values of a slide", sizes, 5);
 }
 
 }  // namespace
+
+void validate_sweep(const transfuse_sweep* sweep) {
+    present("sweep", sweep);
+    const transfuse_sweep& s = *sweep;
+    within("kind of a sweep", s.kind, 0, TF_KINDS - 1);
+    within("folding of a sweep", s.folding, 0, TF_FOLDINGS - 1);
+    within("axes of a sweep", s.kept, s.kind == TF_EACH ? 2 : 1, TF_AXES);
+    within("axes of a sweep that are folded", s.folded, s.kind == TF_FOLD, s.kind == TF_FOLD ? TF_AXES - s.kept : 0);
+    within("values of a sweep", s.values_count, 0, UINT8_MAX);
+    within("others of a sweep", s.others_count, 0, UINT8_MAX);
+    const int axes = s.kept + s.folded;
+    for (int a = 0; a < axes; a++) within("size of a sweep", s.sizes[a], a < s.kept, MOST);
+    elements("a sweep", s.sizes, axes);
+    int64_t sizes[TF_AXES] = {};
+    std::copy(s.sizes, s.sizes + axes, sizes);
+    const bool slides = s.kind == TF_SLIDE, folds = s.kind == TF_FOLD, sign = slides && s.folding == TF_F_SIGN;
+    if (slides) slide(s, sizes);
+    if ((slides && s.folding > TF_F_MAX && !sign) || (folds && s.folding == TF_F_SIGN))
+        refuse("folding ", s.folding, " is none of a sweep of kind ", s.kind);
+    if (s.kind == TF_EACH) present("code of a sweep", s.before);
+    views("values of a sweep", s.values, s.values_count, sizes, axes);
+    sweep_code("values of a sweep", s.before, s.values_count, 1);
+    const bool two = folds && (s.folding == TF_F_EXPONENTIALS || s.folding == TF_F_MOMENTS);
+    if (s.after && (two || s.kind == TF_EACH)) refuse("a sweep has code for a result that it does not have");
+    within("others of a sweep", s.others_count, sign, UINT8_MAX);
+    views("others of a sweep", s.others, s.others_count, s.sizes, s.kept);
+    sweep_code("others of a sweep", s.after, s.others_count - sign, 0);
+    for (int i = 0; i < 1 + two; i++) view("output of a sweep", s.outs[i], s.sizes, s.kept);
+    if (!two) within("element of a view", s.outs[1].element, 0, TF_ELEMENTS - 1);
+}
 
 int64_t elements(const char* name, const int64_t* dims, size_t count) {
     int64_t all = 1;
@@ -182,8 +268,9 @@ std::vector<Values> validate(const transfuse_program* program) {
     present("program", program);
     const transfuse_program& p = *program;
     within("element", p.element, 0, TF_ELEMENTS - 1);
-    if (p.operands != p.element && !(p.operands == TF_F32 && (p.element == TF_F16 || p.element == TF_BF16)))
-        refuse("operands of type ", p.operands, " do not go with values of type ", p.element);
+    beside("operands", p.operands, p.element);
+    beside("an input", p.input_element, p.element);
+    beside("an output", p.output_element, p.element);
     within("batch", p.batch, 0, MOST);
     within("in_channels", p.in_channels, 1, MOST);
     within("out_channels", p.out_channels, 1, MOST);

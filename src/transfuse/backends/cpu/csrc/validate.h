@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "program.h"
+#include "sweep.h"
 
 constexpr int64_t LARGEST = INT32_MAX;        // of a stride, padding or dilation, as in torch
+constexpr int64_t FARTHEST = int64_t(1) << 33;  // of an output padding: of what two paddings may come to
 constexpr int64_t MOST = int64_t(1) << 48;    // elements of a tensor: no offset in bytes leaves int64
 constexpr int64_t WIDEST = int64_t(1) << 62;  // of a window: two paddings and an axis stay in int64
 
-// How many elements dims make; more than MOST are refused. A size of 0 hides nothing.
+// How many elements dims make; more than MOST are refused, also where another size is 0.
 int64_t elements(const char* name, const int64_t* dims, size_t count);
 
 // The values between two steps.
@@ -32,3 +34,6 @@ void validate_pack(const transfuse_program* program, const void* weights, const 
 
 // Values of an element type, one after another.
 void validate_values(const void* values, int64_t count, int32_t element);
+
+// A sweep as `transfuse_sweep_run` takes it.
+void validate_sweep(const transfuse_sweep* sweep);

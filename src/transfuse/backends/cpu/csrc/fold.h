@@ -1,0 +1,383 @@
+// Fold: one value for all along some axes.
+//
+// What is kept of the values seen so far are two numbers in double for each result, and how many values they
+// stand for; two such sets can be merged. The division into sets, and the order in which they are merged,
+// depend on the sizes alone.
+#pragma once
+#include <cmath>
+
+#include "block.h"
+#include "parallel.h"
+
+namespace TF_NAMESPACE {
+
+constexpr int TERMS = 32;               // that are added in the compute type before double takes over
+constexpr int64_t FEWEST_ITEMS = 64;    // so that many threads find work
+constexpr int64_t COLUMNS = 1024;       // results side by side
+constexpr int64_t COLUMN_VALUES = 16384;  // of a block of columns, in the second-level cache
+
+// Fewer values than a vector, and `none` beside them.
+template <class T> TF_INLINE Vec<T> some(const T* p, int64_t count, Vec<T> none) {
+    T v[LANES<T>];
+    store(v, none);
+    for (int64_t i = 0; i < count; i++) v[i] = p[i];
+    return load(v);
+}
+
+// A block whose rows are folded, one after another.
+template <class T> struct Rows {
+    const T* values;
+    int64_t pitch, count, terms;  // results, and values of each
+
+    T first(int64_t i) const { return values[i * pitch]; }
+
+    // top[i]: the extremum by `fold`.
+    template <class F> void extremum(F fold, T* top) const {
+        constexpr int L = LANES<T>;
+        for (int64_t i = 0; i < count; i++) {
+            const T* row = values + i * pitch;
+            Vec<T> found[4] = {fill(row[0]), fill(row[0]), fill(row[0]), fill(row[0])};
+            int64_t k = 0;
+            for (; k + 4 * L <= terms; k += 4 * L)
+                for (int j = 0; j < 4; j++) found[j] = fold(found[j], load(row + k + j * L));
+            for (; k + L <= terms; k += L) found[0] = fold(found[0], load(row + k));
+            if (k < terms) found[0] = fold(found[0], some(row + k, terms - k, fill(row[0])));
+            top[i] = fold_lanes<T>(fold(fold(found[0], found[1]), fold(found[2], found[3])), fold);
+        }
+    }
+
+    // totals[k][i]: what add(x, by[i], t) adds to t[k], over all x. It adds nothing for `none`, or where that is NaN
+    // for by[i].
+    template <int KINDS, class F> void sums(T none, const T* by, F add, double* const* totals) const {
+        constexpr int L = LANES<T>;
+        for (int64_t i = 0; i < count; i++) {
+            const T* row = values + i * pitch;
+            const Vec<T> b = fill(by[i]), padding = none != none ? b : fill(none);
+            double total[KINDS] = {};
+            for (int64_t k = 0; k < terms;) {
+                Vec<T> t[4][KINDS] = {};
+                const int64_t end = std::min(terms, k + 4 * L * TERMS);
+                for (; k + 4 * L <= end; k += 4 * L)
+                    for (int j = 0; j < 4; j++) add(load(row + k + j * L), b, t[j]);
+                for (; k + L <= end; k += L) add(load(row + k), b, t[0]);
+                if (k < end) add(some(row + k, end - k, padding), b, t[0]), k = end;
+                for (int j = 0; j < KINDS; j++)
+                    total[j] += double(sum_lanes<T>((t[0][j] + t[1][j]) + (t[2][j] + t[3][j])));
+            }
+            for (int j = 0; j < KINDS; j++) totals[j][i] = total[j];
+        }
+    }
+};
+
+// A block whose columns are folded, side by side. Lines of results have room for whole vectors.
+template <class T> struct Columns {
+    const T* values;
+    int64_t pitch, count, terms;
+
+    T first(int64_t i) const { return values[i]; }
+
+    template <class F> void extremum(F fold, T* top) const {
+        std::copy(values, values + count, top);
+        for (int64_t r = 1; r < terms; r++)
+            each_vector(r, [&](Vec<T> x, int64_t i) { store(top + i, fold(load(top + i), x)); });
+    }
+
+    template <int KINDS, class F> void sums(T, const T* by, F add, double* const* totals) const {
+        constexpr int L = LANES<T>;
+        T part[KINDS][COLUMNS + L];
+        for (int j = 0; j < KINDS; j++) std::fill(totals[j], totals[j] + count, 0.0);
+        for (int64_t r = 0; r < terms; r += TERMS) {
+            for (int j = 0; j < KINDS; j++) std::fill(part[j], part[j] + count + L, T(0));
+            for (int64_t k = r; k < std::min(terms, r + TERMS); k++)
+                each_vector(k, [&](Vec<T> x, int64_t i) {
+                    Vec<T> t[KINDS];
+                    for (int j = 0; j < KINDS; j++) t[j] = load(part[j] + i);
+                    add(x, load(by + i), t);
+                    for (int j = 0; j < KINDS; j++) store(part[j] + i, t[j]);
+                });
+            for (int j = 0; j < KINDS; j++)
+                for (int64_t i = 0; i < count; i++) totals[j][i] += double(part[j][i]);
+        }
+    }
+
+  private:
+    template <class F> void each_vector(int64_t r, F f) const {
+        const T* row = values + r * pitch;
+        int64_t i = 0;
+        for (; i + LANES<T> <= count; i += LANES<T>) f(load(row + i), i);
+        if (i < count) f(some(row + i, count - i, Vec<T>{}), i);
+    }
+};
+
+// Two numbers for each of `count` results, standing for n values each: a sum; an extremum; a maximum, and the sum
+// of the exponentials of what is below it; a mean, and the sum of squared deviations.
+struct Set {
+    double n;
+    double *a, *b;
+};
+
+template <class T> class Foldings {
+  public:
+    Foldings(int folding, int64_t most) : folding(folding), zero(line(most)), top(line(most)), doubles(allocate<double>(most)) {}
+
+    // The set of a block.
+    template <class B> void set(const B& block, const Set& to) const {
+        const int64_t count = block.count;
+        const double n = double(block.terms);
+        switch (folding) {
+            case TF_F_SUM:
+            case TF_F_MEAN: return block.template sums<1>(T(0), zero.get(), [](V x, V, V* t) { t[0] += x; }, &to.a);
+            case TF_F_SQUARES:
+                return block.template sums<1>(T(0), zero.get(), [](V x, V, V* t) { t[0] += x * x; }, &to.a);
+            case TF_F_MAX:
+            case TF_F_MIN:
+                if (folding == TF_F_MAX)
+                    block.extremum([](V a, V b) { return maximum(a, b); }, top.get());
+                else
+                    block.extremum([](V a, V b) { return minimum(a, b); }, top.get());
+                return std::copy(top.get(), top.get() + count, to.a), void();
+            case TF_F_MOMENTS: {
+                // Shifted by the first value, so that the sums stay small beside a large mean.
+                T* by = top.get();
+                for (int64_t i = 0; i < count; i++) by[i] = std::isfinite(block.first(i)) ? block.first(i) : T(0);
+                block.template sums<1>(NAN, by, [](V x, V b, V* t) { t[0] += x - b; }, &to.a);
+                for (int64_t i = 0; i < count; i++) by[i] = T(double(by[i]) + to.a[i] / n);
+                double* const totals[2] = {to.b, to.a};
+                const auto add = [](V x, V b, V* t) {
+                    const V d = x - b;
+                    t[0] += d * d;
+                    t[1] += d;
+                };
+                block.template sums<2>(NAN, by, add, totals);
+                for (int64_t i = 0; i < count; i++) {
+                    const double off = to.a[i] / n;  // what rounding the mean left out
+                    const double m2 = to.b[i] - n * off * off;
+                    to.a[i] = double(by[i]) + (std::isfinite(by[i]) ? off : 0);
+                    to.b[i] = m2 < 0 ? 0 : m2;
+                }
+                return;
+            }
+            default: {
+                block.extremum([](V a, V b) { return maximum(a, b); }, top.get());
+                for (int64_t i = 0; i < count; i++) {
+                    to.a[i] = double(top[i]);
+                    if (top[i] == -INFINITY) top[i] = 0;  // nothing but -Inf: each adds exp(-Inf) = 0
+                }
+                const auto add = [](V x, V b, V* t) { t[0] += exponential(x - b); };
+                return block.template sums<1>(T(-INFINITY), top.get(), add, &to.b);
+            }
+        }
+    }
+
+    // Both sets of `count` results into the first.
+    void merge(Set& to, const Set& from, int64_t count) const {
+        const double n = to.n, m = from.n, all = n + m;
+        to.n = all;
+        if (n == 0) {
+            std::copy(from.a, from.a + count, to.a);
+            if (two()) std::copy(from.b, from.b + count, to.b);
+            return;
+        }
+        switch (folding) {
+            case TF_F_SUM:
+            case TF_F_MEAN:
+            case TF_F_SQUARES:
+                for (int64_t i = 0; i < count; i++) to.a[i] += from.a[i];
+                return;
+            case TF_F_MAX:
+            case TF_F_MIN: {
+                const bool most = folding == TF_F_MAX;
+                for (int64_t i = 0; i < count; i++) {
+                    const double a = to.a[i], b = from.a[i];
+                    to.a[i] = a != a || (most ? a > b : a < b) ? a : b;
+                }
+                return;
+            }
+            case TF_F_MOMENTS:  // Chan et al. 1979
+                for (int64_t i = 0; i < count; i++) {
+                    const double a = to.a[i], b = from.a[i], delta = b - a;
+                    // The mean of values of which some are Inf is Inf, and Inf - Inf would make it NaN.
+                    to.a[i] = delta - delta == 0 ? a + delta * m / all : (a * n + b * m) / all;
+                    to.b[i] += from.b[i] + delta * delta * n * m / all;
+                }
+                return;
+            default: rescaled(to, from, count);
+        }
+    }
+
+    // What a set stands for: its results in place of its numbers.
+    void results(const Set& of, int64_t count) const {
+        for (int64_t i = 0; i < count; i++) {
+            double &a = of.a[i], &b = of.b[i];
+            switch (folding) {
+                case TF_F_MEAN:
+                case TF_F_SQUARES: a /= of.n; break;
+                case TF_F_MOMENTS: b /= of.n; break;
+                case TF_F_LOGSUMEXP: a = a - a == 0 ? a + std::log(b) : a; break;  // Inf, -Inf and NaN are what they are
+                default: break;
+            }
+        }
+    }
+
+    // What there is before any value.
+    void none(Set& to, int64_t count) const {
+        const bool below = folding == TF_F_MAX || folding == TF_F_LOGSUMEXP || folding == TF_F_EXPONENTIALS;
+        const double a = below ? -INFINITY : folding == TF_F_MIN ? INFINITY : 0;
+        to.n = 0;
+        std::fill(to.a, to.a + count, a);
+        std::fill(to.b, to.b + count, 0.0);
+    }
+
+    bool two() const { return folding >= TF_F_LOGSUMEXP && folding <= TF_F_MOMENTS; }
+
+  private:
+    typedef Vec<T> V;
+    const int folding;
+    const Buffer<T> zero, top;
+    const Buffer<double> doubles;
+
+    static Buffer<T> line(int64_t most) {
+        Buffer<T> found = allocate<T>(most + LANES<T>);
+        std::fill(found.get(), found.get() + most + LANES<T>, T(0));
+        return found;
+    }
+
+    // Both sums of exponentials to the larger of the maxima.
+    void rescaled(Set& to, const Set& from, int64_t count) const {
+        T* share = top.get();
+        double* most = doubles.get();
+        const auto add = [&](const double* a, const double* b, bool first) {
+            for (int64_t i = 0; i < count; i++) share[i] = a[i] == most[i] ? T(0) : T(a[i] - most[i]);
+            for (int64_t i = 0; i < count; i += LANES<T>) store(share + i, exponential(load(share + i)));
+            for (int64_t i = 0; i < count; i++) to.b[i] = (first ? 0 : to.b[i]) + b[i] * double(share[i]);
+        };
+        for (int64_t i = 0; i < count; i++) most[i] = to.a[i] > from.a[i] || to.a[i] != to.a[i] ? to.a[i] : from.a[i];
+        add(to.a, to.b, true);
+        add(from.a, from.b, false);
+        std::copy(most, most + count, to.a);
+    }
+};
+
+template <class T> class Fold {
+  public:
+    Fold(const transfuse_sweep& s, int threads)
+        : s(s), threads(threads), kept(s.kept - 1), folded(s.kept + s.folded - 1),
+          reader(s.values, s.before, s.across ? folded : kept, s.across ? kept : folded),
+          after(s.others, s.after, -1, kept) {}
+
+    void run() {
+        if (s.across) {
+            results = std::min(s.sizes[kept], COLUMNS);
+            terms = std::min(s.sizes[folded], std::max<int64_t>(1, COLUMN_VALUES / results));
+        } else {
+            terms = std::min(s.sizes[folded], BLOCK_VALUES);
+            results = std::min({s.sizes[kept], std::max<int64_t>(1, BLOCK_VALUES / std::max<int64_t>(1, terms)), COLUMNS});
+        }
+        pieces = ceiling(s.sizes[kept], results);
+        const int64_t chunks = product(0, kept) * pieces;
+        steps = terms ? product(s.kept, folded) * ceiling(s.sizes[folded], terms) : 0;
+        // Few results of long folds: these are cut into as many parts as threads may want, by the sizes alone.
+        const int64_t work = results * terms * steps;
+        const int64_t parts = std::max<int64_t>(1, std::min({steps, ceiling(FEWEST_ITEMS, chunks), work / ITEM_VALUES}));
+        if (parts > 1) return in_parts(chunks, parts);
+        const int64_t some = std::max<int64_t>(1, ITEM_VALUES / std::max<int64_t>(1, work)), items = ceiling(chunks, some);
+        in_parallel(count(items), items, [&] { return Own(*this); }, [&](Own& own, int64_t item) {
+            for (int64_t chunk = item * some; chunk < std::min(chunks, (item + 1) * some); chunk++) {
+                part(own, chunk, 0, steps, own.set);
+                finish(own, chunk, own.set);
+            }
+        });
+    }
+
+  private:
+    const transfuse_sweep& s;
+    const int threads, kept, folded;  // the last axes of the two kinds
+    const Reader<T> reader, after;
+    int64_t results = 0, terms = 0;  // of a block
+    int64_t pieces = 0, steps = 0;   // of the last axis that is kept; blocks that make one fold
+
+    // What a thread has for itself.
+    struct Own {
+        Buffer<T> room;
+        Buffer<double> numbers;
+        Set set, block;
+        Foldings<T> foldings;
+        explicit Own(const Fold& f)
+            : room(allocate<T>(std::max(f.reader.room(f.results * std::max<int64_t>(1, f.terms)), f.after.room(f.results)))),
+              numbers(allocate<double>(4 * f.results)),
+              set{0, numbers.get(), numbers.get() + f.results},
+              block{0, numbers.get() + 2 * f.results, numbers.get() + 3 * f.results},
+              foldings(f.s.folding, f.results) {}
+    };
+
+    int count(int64_t items) const { return int(std::min<int64_t>(threads, items)); }
+    int64_t product(int first, int last) const {
+        int64_t all = 1;
+        for (int a = first; a < last; a++) all *= s.sizes[a];
+        return all;
+    }
+    int64_t first_of(int64_t chunk) const { return chunk % pieces * results; }
+    int64_t results_of(int64_t chunk) const { return std::min(results, s.sizes[kept] - first_of(chunk)); }
+    int64_t offset(const transfuse_view& v, int64_t chunk) const {
+        return offset_of(v, s.sizes, 0, kept, chunk / pieces) + first_of(chunk) * v.strides[kept];
+    }
+
+    // The set of a chunk of results over some of the blocks that make their folds.
+    void part(Own& own, int64_t chunk, int64_t begin, int64_t end, Set& to) const {
+        const int64_t along = terms ? ceiling(s.sizes[folded], terms) : 1, n = results_of(chunk);
+        int64_t at[UINT8_MAX];
+        own.foldings.none(to, n);
+        for (int64_t step = begin; step < end; step++) {
+            const int64_t first = step % along * terms, some = std::min(terms, s.sizes[folded] - first);
+            for (int k = 0; k < s.values_count; k++)
+                at[k] = offset(s.values[k], chunk) + first * s.values[k].strides[folded] +
+                        offset_of(s.values[k], s.sizes, s.kept, folded, step / along);
+            const Extent e = s.across ? Extent{some, n} : Extent{n, some};
+            const Placed<T> v = reader(at, e, own.room.get());
+            own.block.n = double(some);
+            if (s.across)
+                own.foldings.set(Columns<T>{v.at, v.pitch, n, some}, own.block);
+            else
+                own.foldings.set(Rows<T>{v.at, v.pitch, n, some}, own.block);
+            own.foldings.merge(to, own.block, n);
+        }
+    }
+
+    void in_parts(int64_t chunks, int64_t parts) const {
+        const int64_t some = ceiling(steps, parts), sets = ceiling(steps, some);
+        const Buffer<double> memory = allocate<double>(chunks * sets * 2 * results);
+        std::vector<double> counts(chunks * sets);
+        const auto set = [&](int64_t i) {
+            double* a = memory.get() + i * 2 * results;
+            return Set{counts[i], a, a + results};
+        };
+        in_parallel(count(chunks * sets), chunks * sets, [&] { return Own(*this); }, [&](Own& own, int64_t i) {
+            Set to = set(i);
+            part(own, i / sets, i % sets * some, std::min(steps, (i % sets + 1) * some), to);
+            counts[i] = to.n;
+        });
+        in_parallel(count(chunks), chunks, [&] { return Own(*this); }, [&](Own& own, int64_t chunk) {
+            own.foldings.none(own.set, results_of(chunk));
+            for (int64_t i = 0; i < sets; i++) own.foldings.merge(own.set, set(chunk * sets + i), results_of(chunk));
+            finish(own, chunk, own.set);
+        });
+    }
+
+    void finish(Own& own, int64_t chunk, const Set& set) const {
+        const Extent e = {1, results_of(chunk)};
+        own.foldings.results(set, e.width);
+        T* to = own.room.get() + after.count() * e.width;
+        const bool two = s.folding == TF_F_EXPONENTIALS || s.folding == TF_F_MOMENTS;
+        for (int i = 0; i < 1 + two; i++) {
+            std::copy(i ? set.b : set.a, (i ? set.b : set.a) + e.width, to);
+            if (after.map) {
+                int64_t at[UINT8_MAX];
+                for (int k = 0; k < after.count(); k++) at[k] = offset(s.others[k], chunk);
+                after.into(to, e.width, at, e, own.room.get());
+            }
+            write_block(s.outs[i], offset(s.outs[i], chunk), e, after.steps(s.outs[i]), to);
+        }
+    }
+};
+
+}  // namespace TF_NAMESPACE

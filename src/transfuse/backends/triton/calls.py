@@ -1,0 +1,206 @@
+"""Calls: the launch plan for tensors that lie as these do, run on the caller's own stream."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from transfuse.backends.legs import memory_format
+from transfuse.backends.triton import lower, tuned
+from transfuse.backends.triton.draft import Draft
+from transfuse.backends.triton.engines.contract import Choose
+from transfuse.backends.triton.engines.portable.tiling import Tiling
+from transfuse.backends.triton.engines.served import Explained
+from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.gpu import MULTIPROCESSORS, Gpu
+from transfuse.backends.triton.launch_plan import LaunchPlan
+from transfuse.backends.triton.lower import Segment
+from transfuse.backends.triton.strides import Five, five, three
+from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
+from transfuse.plan import Plan
+from transfuse.stages.pointwise import axes_of
+from transfuse.stages.running import write
+
+MOST = 4096
+"""Recipes kept; with one more, all are made again when they are next needed."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A launch_plan, the tensor it fills, and the plan it follows."""
+
+    launch_plan: LaunchPlan
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    plan: Plan
+
+
+_ready: dict[object, Ready] = {}
+
+
+def run(
+    chain: Chain,
+    plan: Plan,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None,
+) -> Tensor:
+    """The result of a chain, in ``out`` if that is given."""
+    device = x.device
+    if not plan.problem.batch:  # nothing to compute, and tiles are counted by the batch
+        return _result(plan, x, device) if out is None else out
+    flat = [_flat(operand, x.dim()) for operand in operands.values()] if operands else []
+    moved = _moved(chain, operands, flat) if chain.updates else {}
+    strides = x.stride(), weight.stride(), None if out is None else out.stride()
+    known = (x, weight, *flat) if out is None else (x, weight, *flat, out)
+    # The id of a plan will do for a key: what is kept under it keeps the plan alive, so that no
+    # other plan can have the same id.
+    types = tuple([(operand.dtype, operand.stride()) for operand in flat])
+    written = None if out is None else out.dtype
+    key = (id(plan), strides, types, written, device, _unaligned(known), tuned.generation())
+    ready = _ready.get(key)
+    if ready is None:
+        if len(_ready) >= MOST:
+            _ready.clear()
+        named = dict(zip(operands, flat, strict=True))
+        ready = _ready[key] = prepare(chain, plan, x, weight, named, out)
+    if out is None:
+        out = torch.empty_strided(ready.shape, ready.strides, dtype=x.dtype, device=device)
+    follow(ready.launch_plan, [x, weight, out, *flat])
+    write(operands, moved)
+    return out
+
+
+def _moved(chain: Chain, operands: Mapping[str, Tensor], flat: list[Tensor]) -> dict[str, Tensor]:
+    """Packed of running statistics in place of them: a call that raises leaves these as they are.
+
+    The same memory as views in the operands' own shapes, by name.
+    """
+    places = {name: at for at, name in enumerate(operands) if name in chain.updates}
+    for at in places.values():
+        flat[at] = flat[at].detach().clone()
+    return {name: flat[at].view(operands[name].shape) for name, at in places.items()}
+
+
+def _unaligned(tensors: Iterable[Tensor]) -> int:
+    """Which addresses are no multiples of 16, a bit for each: compiled kernels know."""
+    found = 0
+    for tensor in tensors:
+        found += found + (tensor.data_ptr() & 15 > 0)
+    return found
+
+
+def follow(launch_plan: LaunchPlan, tensors: list[Tensor]) -> None:
+    """Run a launch plan on x, weight, out and operands, on their device."""
+    index = tensors[0].get_device()  # below zero: no GPU
+    if index < 0 or torch._C._cuda_getDevice() == index:
+        launch_plan(tensors)
+    else:
+        with torch.cuda.device(index):
+            launch_plan(tensors)
+
+
+def given(x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor) -> list[Tensor]:
+    """The tensors of a call, as a launch plan takes them."""
+    return [x, weight, out, *(_flat(operand, x.dim()) for operand in operands.values())]
+
+
+def prepare(
+    chain: Chain,
+    plan: Plan,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None,
+    choose: Choose | None = None,
+    gpu: Gpu | None = None,
+) -> Ready:
+    """The launch plan for tensors that lie as these do; tiles are tuned or counted, or as told."""
+    result = _result(plan, x, torch.device("meta"))
+    strides: tuple[Five, Five, Five] = (
+        five(x.stride()),
+        five(weight.stride()),
+        five((result if out is None else out).stride()),
+    )
+    there, name = gpu or _gpu(x.device), tuned.gpu(x.device)
+    lowered, core = lower.lowered(chain, plan), plan.chain.core(plan.problem)
+
+    def best(each: Segment, work: Workload) -> Tiling:
+        return tuned.choose(lowered, core, each, work, name, there.capability).config
+
+    source = three(x.shape[2:], 1)
+    spread = {name: _spread(each, x.dim()) for name, each in operands.items() if each.dim() > 1}
+    written = None if out is None else out.dtype
+    names = list(operands)
+    draft = Draft(lowered, core, source, strides, names, x.device, there, spread, written)
+    return Ready(LaunchPlan(draft, choose or best), tuple(result.shape), result.stride(), plan)
+
+
+def _result(plan: Plan, x: Tensor, device: torch.device) -> Tensor:
+    """A tensor for the result: the layout is the input's."""
+    dims = plan.chain.shapes(plan.problem)[-1].dims
+    form = memory_format(dims, plan.problem.layout == "channels_last")
+    return torch.empty(dims, dtype=x.dtype, device=device, memory_format=form)
+
+
+def explained(chain: Chain, plan: Plan) -> list[Explained]:
+    """Each segment that convolves: its engine, its tiles, and where these come from.
+
+    The GPU need not be there; what was tuned is taken where it is, and is of the problem's kind.
+    """
+    problem, lowered, core = plan.problem, lower.lowered(chain, plan), plan.chain.core(plan.problem)
+    _, _, kind = problem.device.partition(":sm")
+    wanted, name = (int(kind), "") if kind.isdigit() else (90, "interpreter")
+    here = torch.device("cuda", 0)
+    if kind and torch.cuda.is_available() and tuned.capability(here) == wanted:
+        name = tuned.gpu(here)
+    choices: dict[Segment, tuned.ChosenTiling] = {}
+
+    def choose(each: Segment, work: Workload) -> Tiling:
+        choices[each] = tuned.choose(lowered, core, each, work, name, wanted)
+        return choices[each].config
+
+    def tensor(*dims: int) -> Tensor:
+        return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
+
+    operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
+    gpu = Gpu(wanted, MULTIPROCESSORS.get(wanted, 108), real=bool(kind))
+    x, weight = tensor(*problem.input.dims), tensor(*problem.weight)
+    made = prepare(chain, plan, x, weight, operands, None, choose, gpu).launch_plan
+    rows = []
+    for each, served in zip((s for s in lowered.segments if s.convolves), made.served, strict=True):
+        tiles = str(choices[each]) if served.engine == tuned.PORTABLE else served.tiles
+        text = f"{served.engine}: {tiles}"
+        rows.append(
+            Explained(tuned.chain(lowered, each, core.rank), text, dict(served.passed_over))
+        )
+    return rows
+
+
+def _flat(operand: Tensor, rank: int) -> Tensor:
+    """One value per channel, side by side, and as it is read; one that has more, as it lies."""
+    if operand.dim() > 1 and axes_of(operand.shape, rank - 2) != (1,):
+        return operand.resolve_neg()
+    side_by_side = operand.dim() == 1 and (operand.stride(0) == 1 or len(operand) == 1)
+    if side_by_side and not operand.is_neg():
+        return operand
+    return operand.reshape(-1).contiguous().resolve_neg()
+
+
+def _spread(operand: Tensor, rank: int) -> Five:
+    """The strides of a tensor that broadcasts: 0 along the axes that it does not differ on."""
+    moves = [s if n > 1 else 0 for n, s in zip(operand.shape, operand.stride(), strict=True)]
+    return five([*[0] * (rank - operand.dim()), *moves])
+
+
+@lru_cache(maxsize=64)
+def _gpu(device: torch.device) -> Gpu:
+    """Compute capability as 90 for 9.0; an H100's, without its own kernels, where no GPU is."""
+    if device.type != "cuda":
+        return Gpu(90, 132, real=False)
+    properties = torch.cuda.get_device_properties(device)
+    return Gpu(10 * properties.major + properties.minor, properties.multi_processor_count)

@@ -1,0 +1,157 @@
+"""The engine of strips for Hopper: which segments it takes, its launches."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from transfuse.backends.triton.draft import OUT, Draft, Partials, gathered, numbers
+from transfuse.backends.triton.engines.contract import Task, Unsuited
+from transfuse.backends.triton.engines.hopper_strip import strip_layout
+from transfuse.backends.triton.engines.hopper_strip.strip_kernel import convolve_strip
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripGeometry, StripTiling
+from transfuse.backends.triton.engines.portable import convolve_launch, tiling
+from transfuse.backends.triton.engines.portable.tile import Tile
+from transfuse.backends.triton.engines.portable.tiling import Tiling
+from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.epilogue import statistics_launch
+from transfuse.backends.triton.epilogue.op_table import OpArguments
+from transfuse.backends.triton.epilogue.records import Epilogue
+from transfuse.backends.triton.launch import NO_MORE, UNREAD, At, Boxes
+from transfuse.backends.triton.packing import packing_launch
+from transfuse.backends.triton.versions import ANY_ROW
+
+SHORT, LONG = 256, 1024
+"""Products of a sum: few, so that what follows takes longer; many, so that programs take long."""
+
+
+@dataclass(frozen=True)
+class Strips:
+    """What the kernel knows when it is compiled."""
+
+    geometry: StripGeometry
+    tiling: StripTiling
+    epilogue: Epilogue
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of anchors."""
+        return self.geometry.tiles(self.tiling.tile)
+
+    @property
+    def tiles(self) -> int:
+        return self.blocks * self.tiling.tiles_of_block(self.geometry)
+
+    def __str__(self) -> str:
+        each = self.tiling
+        stages = f"stages {each.x_stages}+{'all' if each.hold else each.w_stages}"
+        store = f"store {each.store}" + (f" by {each.vector}" if each.store == "rows" else "")
+        tile = f"strip {each.consumers}x{each.positions} channels {each.channels}"
+        return f"{tile} depth {each.depth} {stages} {store}"
+
+
+class HopperStrip:
+    """One strip of rows, loaded once, serves all width taps."""
+
+    name = "hopper_strip"
+
+    def verdict(self, task: Task) -> str:
+        core, work = task.draft.core, task.work
+        if task.draft.not_hopper:
+            return task.draft.not_hopper
+        if not ANY_ROW:
+            return "this version of Triton has no view of shared memory from any row on"
+        if not all(op.per_channel for op in task.segment.after):
+            return "a map reads a tensor that has more than one value per channel"
+        if work.depthwise:
+            return "groups of one channel have no products for tensor cores"
+        if work.per_sample and _products(work) < SHORT:
+            return f"sums are short before a statistic: {_products(work)} products, of {SHORT}"
+        window = task.segment.window is not None
+        return strip_layout.verdict(
+            work.tap_table, core.out_channels, task.draft.item, core.groups, window
+        )
+
+    def configs(self, task: Task) -> Iterator[Strips]:
+        """How large tiles are decides whether they cross samples, and that in turn how results are
+        stored: so a layout is chosen, and then chosen again.
+        """
+        draft, core, work = task.draft, task.draft.core, task.work
+        _, tile = rows(draft, work)
+        stored = (draft.written if task.out.number == OUT else draft.wide).itemsize
+        geometry = StripGeometry.of(
+            work.tap_table, core.batch, core.out_channels, tile.kept, cross=False
+        )
+        epilogue = draft.epilogue(task.segment, task.out, OpArguments(), ordered=False)
+        first = strip_layout.choose(geometry, draft.item, epilogue, stored)
+        if first is None:
+            raise Unsuited("no layout of its strips fits shared memory")
+        geometry = replace(geometry, cross=tiling.crosses(work, (1, 1, 1, first.tile)))
+        epilogue = draft.epilogue(task.segment, task.out, OpArguments(), geometry.ordered)
+        best = strip_layout.choose(geometry, draft.item, epilogue, stored) or first
+        found = Strips(geometry, best, epilogue)
+        # Few large tiles with long sums: smaller ones reach more multiprocessors.
+        if _products(work) > LONG and 2 * found.tiles < draft.gpu.multiprocessors:
+            raise Unsuited(
+                f"{found.tiles} tiles of long sums leave most of {draft.gpu.multiprocessors} "
+                "multiprocessors idle"
+            )
+        yield found
+        for other in strip_layout.configs(geometry, draft.item, epilogue, stored):
+            yield replace(found, tiling=other)
+
+    def emit(self, task: Task, tiles: Strips) -> None:
+        draft, segment, work = task.draft, task.segment, task.work
+        fast = self.convolve(task, tiles)
+        careful, wild = fast, None
+        portable, tile = rows(draft, work)
+        if leaves(work, tile):
+            if fast.partials != UNREAD:
+                careful = convolve_launch.gather(draft, segment, work, portable, tile)
+                wild = packing_launch.add(draft, work.tap_table, tile).wild
+            convolve_launch.add(
+                draft, segment, task.out, work, portable, tile, careful=True, partials=careful
+            )
+        statistic = gathered(segment)
+        if statistic is not None:
+            statistics_launch.add(draft, statistic, fast, careful, wild)
+
+    def convolve(self, task: Task, tiles: Strips) -> Partials:
+        """The launch of the strips; where it leaves what it gathers."""
+        draft, core, work = task.draft, task.draft.core, task.work
+        geometry, strip = tiles.geometry, tiles.tiling
+        _, tile = rows(draft, work)
+        copy, packed, *_ = packing_launch.add(draft, work.tap_table, tile)
+        partials = draft.gather(task.segment, tiles.blocks, strip.partials(geometry))
+        arguments = OpArguments()
+        draft.epilogue(task.segment, task.out, arguments, geometry.ordered)  # tensors and numbers
+        sizes = core.batch * geometry.sample, tile.kept
+        weights = tile.rows, tile.slots * tile.kept
+        given = [
+            Boxes(copy, sizes, (strip.box, strip.depth), strip.layout),
+            Boxes(copy, sizes, (strip.halo or strip.box, strip.depth), strip.layout),
+            Boxes(packed, weights, (strip.channels, strip.depth), strip.layout),
+            At(task.out.number), NO_MORE, core.batch, tiles.tiles, draft.tensors(arguments),
+            numbers(arguments), At(partials.partials), partials.plane, partials.tiles,
+            geometry, strip, tiles.epilogue,
+        ]  # fmt: skip
+        programs = strip.programs(geometry, draft.gpu.multiprocessors)
+        options = {"num_warps": 4} | ({"maxnreg": 128} if strip.consumers == 1 else {})
+        draft.add(convolve_strip, max(1, min(programs, tiles.tiles)), given, **options)
+        return partials
+
+
+def rows(draft: Draft, work: Workload) -> tuple[Tiling, Tile]:
+    """The portable tile that reads the same packed input as this engine."""
+    tiles = tiling.heuristic(work, draft.gpu.capability, "rows")
+    return tiles, Tile.of(work, tiles, "")
+
+
+def leaves(work: Workload, tile: Tile) -> bool:
+    """Whether weights that are not finite may meet zeros here, so that a careful launch follows."""
+    # A block of channels may read on into the next tap's weights, and multiply by zero.
+    reads_on = tile.slots > 1 and tile.kept % strip_layout.depth_of(tile.kept, work.item) > 0
+    return work.tap_table.leaves or reads_on
+
+
+def _products(work: Workload) -> float:
+    """Products of one output, on average over the classes."""
+    return work.channels * work.tap_table.slots / work.tap_table.classes

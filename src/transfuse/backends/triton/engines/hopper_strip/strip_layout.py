@@ -1,0 +1,353 @@
+"""The convolution's loop written for Hopper: which problems it takes, how it is laid out.
+
+One *strip* of input rows, loaded once for each tap of depth and height and each block of
+channels, feeds every width tap of every width class: a tap is the same rows read from another
+start. See ``strip_kernel.py``. Pure integers; nothing here imports Triton.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import gcd, prod
+from typing import Any
+
+from transfuse.backends.triton.engines.portable.tile import Block
+from transfuse.backends.triton.epilogue.op_table import OpTable
+from transfuse.backends.triton.epilogue.records import Epilogue
+from transfuse.backends.triton.strides import Three
+from transfuse.backends.triton.tap_table import TapTable
+
+SHARED = 227 * 1024
+"""Bytes of shared memory one program may take."""
+
+MOST_TAPS = 32
+"""Width taps of all classes: they are unrolled."""
+
+
+@dataclass(frozen=True)
+class StripGeometry:
+    """What the kernel knows of a problem. An entry is (first, count, slot)."""
+
+    batch: int
+    channels: int  # of the output
+    kept: int  # of the input, padded: one slot of the packed weights
+    anchors: Three
+    extent: Three  # rows along each axis
+    results: Three
+    classes: Three
+    step: Three
+    slots: Three  # taps of the kernel
+    entries: tuple[tuple[Three, ...], ...]  # by axis and class
+    cross: bool  # tiles run on from one sample into the next
+
+    @classmethod
+    def of(
+        cls, tap_table: TapTable, batch: int, channels: int, kept: int, cross: bool
+    ) -> "StripGeometry":
+        return cls(
+            batch=batch,
+            channels=channels,
+            kept=kept,
+            anchors=tap_table.each("anchors"),
+            extent=tap_table.each("pitch"),
+            results=tap_table.each("results"),
+            classes=tap_table.each("classes"),
+            step=tap_table.each("step"),
+            slots=tuple(len(each.order) for each in tap_table.axes),  # type: ignore[arg-type]
+            entries=tuple(each.entries for each in tap_table.axes),
+            cross=cross,
+        )
+
+    @property
+    def joined(self) -> int:
+        """Width classes of one tile: all of them."""
+        return self.classes[2]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows follow each other as results do."""
+        wide = self.extent[1], self.extent[2] * self.joined
+        return not self.cross and prod(self.classes) == self.joined and wide == self.results[1:]
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Width offsets of all taps of all classes."""
+        return tuple(
+            first - t * self.step[2] for first, count, _ in self.entries[2] for t in range(count)
+        )
+
+    @property
+    def low(self) -> int:
+        """The first row of a strip, from a tile's first anchor."""
+        return min(self.offsets)
+
+    @property
+    def reach(self) -> int:
+        """Rows of a strip beyond one per anchor."""
+        return max(self.offsets) - self.low
+
+    @property
+    def taps(self) -> tuple[Three, ...]:
+        """Width taps as (class, row of the strip, slot), classes in turn.
+
+        Two accumulators fed in turn never wait for each other.
+        """
+        lists = [
+            [(c, first - t * self.step[2] - self.low, slot + t) for t in range(count)]
+            for c, (first, count, slot) in enumerate(self.entries[2])
+        ]
+        longest = max(len(each) for each in lists)
+        return tuple(each[t] for t in range(longest) for each in lists if t < len(each))
+
+    @property
+    def sample(self) -> int:
+        """Rows of one sample."""
+        return prod(self.extent)
+
+    def tiles(self, positions: int) -> int:
+        """Tiles of ``positions`` anchors for one (depth, height) class."""
+        if self.cross:
+            return -(-self.batch * self.sample // positions)
+        return self.batch * self.rows(positions).tiles_of_sample
+
+    def rows(self, positions: int) -> Block:
+        """Tiles of ``positions`` anchors."""
+        box, order = (1, 1, 1, positions), tuple(range(self.joined))
+        return Block("rows", box, self.anchors, self.extent, self.cross, order)
+
+    def held(self, depth: int) -> int:
+        """Blocks of weights of one (depth, height) class; 0 if classes differ in work."""
+        taps = {d[1] * h[1] for d in self.entries[0] for h in self.entries[1]}
+        return taps.pop() * -(-self.kept // depth) * len(self.taps) if len(taps) == 1 else 0
+
+
+def swizzled(row: int, itemsize: int, rank: int = 2) -> Any:
+    """How rows of that many bytes lie in shared memory: the tensor cores read them so."""
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
+    return NVMMASharedLayout(row, itemsize * 8, rank)
+
+
+@dataclass(frozen=True)
+class StripTiling:
+    """How a tile is laid out. ``axis`` is the one of channels."""
+
+    axis: int
+    channels: int  # of the tile: those of the packed weights
+    positions: int  # anchors of one consumer
+    depth: int  # channels of the input in one block
+    itemsize: int
+    x_stages: int
+    w_stages: int
+    halo: int  # rows of the box that completes a strip; 0: none
+    store: str = "rows"  # "tile": as the tile lies; "rows": a warp along a row
+    vector: int = 1  # elements of a row that one thread stores at once
+    registers: int = 240
+    hold: bool = False  # the weights of one (depth, height) class stay in shared memory
+    consumers: int = 2  # warpgroups that multiply; with one, two programs share a multiprocessor
+
+    @property
+    def tile(self) -> int:
+        """Anchors of one program's tile."""
+        return self.consumers * self.positions
+
+    @property
+    def box(self) -> int:
+        """Rows of one copy to shared memory."""
+        return min(256, self.tile)
+
+    @property
+    def strip(self) -> int:
+        return self.tile + self.halo
+
+    @property
+    def swizzle(self) -> int:
+        return self.depth * self.itemsize
+
+    @property
+    def shared(self) -> int:
+        """Bytes of the two rings: strips and weights."""
+        row = self.depth * self.itemsize
+        return row * (self.x_stages * self.strip + self.w_stages * self.channels)
+
+    def bias(self, geometry: StripGeometry, ops: OpTable) -> int:
+        """Where the operand stands that sums start from instead of zero; -1: there is none.
+
+        All tiles must share it. In 16 bits the result of a convolution is rounded coarsely anyway;
+        in tf32, sums that start from a large bias would lose bits of their products.
+        """
+        fits = self.itemsize == 2 and geometry.channels <= self.channels
+        return ops.at[0] if fits and ops.ops[:1] == ("add",) else -1
+
+    def room(self, geometry: StripGeometry, after: Epilogue, stored: int) -> int:
+        """Bytes of shared memory in all, at most: rings, the bias and ones, changes of layout."""
+        bias = 32 * (2 * self.positions + self.channels)
+        room = self.shared + scratch(self, stored) * self.consumers // 2
+        return room + (bias if self.bias(geometry, after.after) >= 0 else 0)
+
+    def tiles_of_block(self, geometry: StripGeometry) -> int:
+        """Tiles for one block of anchors: by class of depth and height, and by channels."""
+        return geometry.classes[0] * geometry.classes[1] * -(-geometry.channels // self.channels)
+
+    def partials(self, geometry: StripGeometry) -> int:
+        """Partials of a statistic that one tile leaves."""
+        return self.consumers * geometry.classes[0] * geometry.classes[1]
+
+    @property
+    def layout(self) -> Any:
+        """How a strip lies in shared memory."""
+        return swizzled(self.swizzle, self.itemsize)
+
+    def programs(self, geometry: StripGeometry, multiprocessors: int) -> int:
+        """As many as run at once; a program that holds weights stays with its class."""
+        if self.hold:
+            multiprocessors -= multiprocessors % self.tiles_of_block(geometry)
+        return multiprocessors * (3 - self.consumers)
+
+    def accumulators(self, geometry: StripGeometry) -> int:
+        """Registers of a thread that hold sums."""
+        return self.channels * self.positions * geometry.joined // 128
+
+
+def verdict(tap_table: TapTable, channels: int, itemsize: int, groups: int, window: bool) -> str:
+    """Why this loop does not serve, or nothing. ``window``: a pool follows the convolution."""
+    if groups != 1:
+        return f"{groups} groups; it takes one"
+    if window:
+        return "a window follows the convolution"
+    if tap_table.width.classes > 2:
+        return f"{tap_table.width.classes} width classes; it joins at most 2"
+    if itemsize not in (2, 4):
+        return "tensor cores take 16-bit types and tf32"
+    geometry = StripGeometry.of(tap_table, 1, channels, 1, cross=True)
+    if len(geometry.taps) > MOST_TAPS:
+        return f"{len(geometry.taps)} width taps; it unrolls {MOST_TAPS}"
+    if not any(bases(geometry, itemsize, 0)):
+        return f"a strip with {geometry.reach} rows beyond its tile fits no shared memory"
+    return ""
+
+
+def depth_of(kept: int, itemsize: int) -> int:
+    """Channels of one block: 64 or 128 bytes, whichever wastes fewer."""
+    row = kept * itemsize
+    wide, slim = -row % 128, -row % 64
+    return (64 if row <= 64 or slim < wide else 128) // itemsize
+
+
+def halo_of(reach: int) -> int:
+    """Rows of the box that completes a strip: a power of two, whole swizzle atoms."""
+    if reach == 0:
+        return 0
+    return 1 << max(3, (reach - 1).bit_length())
+
+
+def axis_of(after: Epilogue) -> int:
+    """The axis of channels: last where they are summed up, so that a warp holds all of them."""
+    innermost = after.strides[1] == 1 and not after.late
+    return 1 if innermost or {"softmax", "sum"} & set(after.after.ops) else 0
+
+
+def configs(
+    geometry: StripGeometry, itemsize: int, after: Epilogue, stored: int
+) -> tuple[StripTiling, ...]:
+    """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
+
+    ``itemsize`` of what is multiplied, ``stored`` of results.
+    """
+    found: list[StripTiling] = []
+    if geometry.channels > 128 and {"softmax", "sum"} & set(after.after.ops):
+        return ()
+    for base in bases(geometry, itemsize, axis_of(after)):
+        # A program that holds weights stays with one of these: there must be a program for each.
+        held = geometry.held(base.depth) if base.tiles_of_block(geometry) <= 16 else 0
+        rings = [(x, held, True) for x in (4, 3) if held]
+        rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 7, 6, 4, 3)]
+        best = store_of(geometry, base, after, stored)
+        for config in (best, replace(best, store="tile")):
+            for x_stages, w_stages, hold in rings:
+                each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
+                if each.room(geometry, after, stored) <= SHARED and near(geometry, each, after):
+                    found.append(each)
+    return tuple(dict.fromkeys(found))
+
+
+def bases(geometry: StripGeometry, itemsize: int, axis: int) -> Iterator[StripTiling]:
+    """Tiles of the usual sizes, with the shallowest rings that work."""
+    padded = 64 if geometry.channels <= 64 else 128
+    depth, halo = depth_of(geometry.kept, itemsize), halo_of(geometry.reach)
+    most = 128 * 128 // (padded * geometry.joined)
+    for positions in (most, most // 2):
+        base = StripTiling(axis, padded, positions, depth, itemsize, 2, 3, halo, store="tile")
+        if 64 <= positions <= 256 >= halo and base.shared + scratch(base, 4) <= SHARED:
+            yield base
+
+
+def near(geometry: StripGeometry, config: StripTiling, after: Epilogue) -> bool:
+    """Whether rows, and offsets from the first result of a tile's first sample, fit 32 bits."""
+    if geometry.batch * geometry.sample + config.tile >= 2**31:
+        return False
+    samples = config.tile // geometry.sample + 2
+    sizes = (samples, geometry.channels, *geometry.results)
+    return sum((n - 1) * abs(s) for n, s in zip(sizes, after.strides, strict=True)) < 2**31
+
+
+def scratch(config: StripTiling, stored: int) -> int:
+    """Bytes of shared memory that the compiler takes to change layouts, for two consumers."""
+    wide = stored == 4
+    if config.store == "rows":
+        if config.vector == 4:
+            return (65 if wide else 18) * 1024
+        return 34 * 1024
+    return 6 * 1024
+
+
+def store_of(
+    geometry: StripGeometry, config: StripTiling, after: Epilogue, stored: int
+) -> StripTiling:
+    """The way to store that suits results."""
+    if after.summed or not after.stored or after.strides[1] == 1:
+        return replace(config, store="tile")
+    return replace(config, store="rows", vector=vector_of(geometry, after, stored))
+
+
+def vector_of(geometry: StripGeometry, after: Epilogue, stored: int) -> int:
+    """Neighbours of a row that may be stored at once: all of them aligned, all valid or none."""
+    if after.strides[4] != 1:
+        return 1
+    if after.linear:
+        numbers = [geometry.sample * geometry.joined, *after.strides[:2]]
+    else:
+        line = geometry.joined * geometry.extent[2]
+        numbers = [line, geometry.results[2], *after.strides[:4]]
+    return gcd(16 // stored, *numbers)
+
+
+def choose(
+    geometry: StripGeometry, itemsize: int, after: Epilogue, stored: int
+) -> StripTiling | None:
+    """The layout to take; none if none fits. Measured on an H200 where it names rings."""
+    found = configs(geometry, itemsize, after, stored)
+    # How results are stored matters more than how deep the rings are.
+    alike = [e for e in found if (e.positions, e.store) == (found[0].positions, found[0].store)]
+    plain = [each for each in alike if not each.hold]
+    if not plain:
+        return None
+    x_stages, w_stages = (3, 6) if geometry.joined == 2 else (2, 8)
+    if {"softmax", "sum"} & set(after.after.ops) and geometry.joined == 2:
+        # The epilogue takes as long as the products. Weights that are held need no barriers; else
+        # two small programs share a multiprocessor, and one multiplies while the other finishes.
+        for each in alike:
+            if each.hold and each.x_stages == 3:
+                return each
+        alone = replace(plain[0], x_stages=3, w_stages=4, consumers=1)
+        if itemsize == 2 and twice(alone.room(geometry, after, stored)):
+            return alone
+        x_stages, w_stages = 3, 7
+    for each in plain:
+        if (each.x_stages, each.w_stages) == (x_stages, w_stages):
+            return each
+    return plain[0]
+
+
+def twice(room: int) -> bool:
+    """Whether two programs that take so much fit a multiprocessor; each costs a kilobyte more."""
+    return 2 * (room + 1024) <= SHARED + 1024

@@ -1,0 +1,1 @@
+"""The engine for every GPU: tiles of rows, boxes or samples, in plain Triton."""

@@ -1,0 +1,346 @@
+# mypy: ignore-errors
+"""The convolution of one tile and all that follows it up to the next cut, in one kernel.
+
+``acc[co, p] = sum over taps and channels of w[co, tap, ci] * x[p + offset(tap), ci]``, once for
+every member of the window; members meet in a running maximum or sum, width classes are joined so
+that neighbours in memory are stored together, then come the tile ops, the statistic, the store.
+``T`` is a ``Tile``, ``A`` an ``Epilogue``, ``M`` a ``Multiply``: all that is known when a kernel is
+compiled. What is known when it runs goes from function to function in the records of
+``tile_records.py``.
+"""
+
+import triton
+import triton.language as tl
+
+from transfuse.backends.triton.engines.portable.anchors import (
+    anchors,
+    load_rows,
+    place_in_sample,
+    row_of,
+)
+from transfuse.backends.triton.engines.portable.tile_records import (
+    Cell,
+    ChannelBlock,
+    Factors,
+    Taps,
+)
+from transfuse.backends.triton.epilogue.arithmetic import larger, multiply_add, narrow, negative
+from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
+from transfuse.backends.triton.epilogue.statistics_kernel import gather, join, nothing, put
+from transfuse.backends.triton.epilogue.tile_ops import apply_ops
+
+
+@triton.jit
+def entry(table, index, AXIS: tl.constexpr, T: tl.constexpr):
+    """first, count, slot of a (class, member) along an axis."""
+    at = table + 3 * index
+    if AXIS > 0:
+        at += 3 * T.classes[0] * T.members[0]
+    if AXIS > 1:
+        at += 3 * T.classes[1] * T.members[1]
+    return tl.load(at), tl.load(at + 1), tl.load(at + 2)
+
+
+@triton.jit
+def taps_of(table, cell, member, T: tl.constexpr):
+    """Those of the three axes."""
+    rd = member // (T.members[1] * T.members[2])
+    rh = member // T.members[2] % T.members[1]
+    fd, nd, sd = entry(table, cell.cd * T.members[0] + rd, 0, T)
+    fh, nh, sh = entry(table, cell.ch * T.members[1] + rh, 1, T)
+    fw, nw, sw = entry(table, cell.cw * T.members[2] + member % T.members[2], 2, T)
+    return Taps(fd, nd, sd, fh, nh, sh, fw, nw, sw)
+
+
+@triton.jit
+def within(first, count, slot, at, AXIS: tl.constexpr, T: tl.constexpr):
+    """The taps of an axis that find an input at all, for one anchor at input ``at``."""
+    begin = (first + at - T.inputs[AXIS] + T.step[AXIS]) // T.step[AXIS]
+    begin = tl.where(first + at < T.inputs[AXIS], 0, begin)
+    end = tl.minimum(count, (first + at + T.step[AXIS]) // T.step[AXIS])
+    end = tl.where(first + at < 0, 0, end)
+    return first - begin * T.step[AXIS], tl.maximum(end - begin, 0), slot + begin
+
+
+@triton.jit
+def accumulate(factors, cell, member, block, T: tl.constexpr, M: tl.constexpr):
+    """Outputs of one class and one member of the window, [channels, anchors]: on tensor cores."""
+    CHANNELS: tl.constexpr = T.channels
+    POSITIONS: tl.constexpr = T.positions
+    ACC: tl.constexpr = M.acc
+    DOT: tl.constexpr = M.dot
+    n, d, h, u = anchors(cell.tile, 0, cell.batch, T)
+    fd, nd, sd, fh, nh, sh, fw, nw, sw = taps_of(factors.table, cell, member, T)
+    if T.lone:
+        fd, nd, sd = within(fd, nd, sd, d * T.residues[0], 0, T)
+        fh, nh, sh = within(fh, nh, sh, h * T.residues[1], 1, T)
+        fw, nw, sw = within(fw, nw, sw, u * T.residues[2], 2, T)
+    acc = tl.zeros([CHANNELS, POSITIONS], ACC)
+    # Counters instead of divisions: these would take as long as the products.
+    td = 0
+    th = 0
+    tw = 0
+    k = 0
+    for _ in range(nd * nh * nw * T.blocks):
+        offset = (fd - td * T.step[0], fh - th * T.step[1], fw - tw * T.step[2])
+        rows = load_rows(factors.x, (n, d, h, u), cell.batch, offset, block.group * T.kept + k, T)
+        slot = ((sd + td) * T.taps[1] + sh + th) * T.taps[2] + sw + tw
+        acc = multiply_add(factors.w.load([block.row, slot * T.kept + k]), rows.T, acc, ACC, DOT)
+        k += T.depth
+        tw += tl.where(k == T.kept, 1, 0)
+        k = tl.where(k == T.kept, 0, k)
+        th += tl.where(tw == nw, 1, 0)
+        tw = tl.where(tw == nw, 0, tw)
+        td += tl.where(th == nh, 1, 0)
+        th = tl.where(th == nh, 0, th)
+    return acc
+
+
+@triton.jit
+def accumulate_exact(factors, cell, member, block, T: tl.constexpr, M: tl.constexpr):
+    """The same, product by product: where a group has one channel, and where weights hold NaN.
+
+    What a tap finds outside the input is not multiplied, so no NaN or Inf of a weight shows there.
+    """
+    CHANNELS: tl.constexpr = T.channels
+    POSITIONS: tl.constexpr = T.positions
+    ACC: tl.constexpr = M.acc
+    p = tl.arange(0, POSITIONS)
+    batch = cell.batch
+    channel, live = block.channels
+    n, d, h, u = anchors(cell.tile, p, batch, T)
+    fd, nd, sd, fh, nh, sh, fw, nw, sw = taps_of(factors.table, cell, member, T)
+    row = (block.row + tl.arange(0, CHANNELS)).to(tl.int64)
+    weights = factors.weights + row * (T.slots * T.kept)
+    acc = tl.zeros([CHANNELS, POSITIONS], ACC)
+    for t in range(nd * nh * nw * T.group_channels):
+        tap = t // T.group_channels
+        ci = t % T.group_channels
+        td = tap // (nh * nw)
+        th = tap // nw % nh
+        tw = tap % nw
+        i = d * T.residues[0] + fd - td * T.step[0]
+        j = h * T.residues[1] + fh - th * T.step[1]
+        k = u * T.residues[2] + fw - tw * T.step[2]
+        there = (i >= 0) & (i < T.inputs[0]) & (j >= 0) & (j < T.inputs[1]) & (n < batch)
+        there = live[:, None] & (there & (k >= 0) & (k < T.inputs[2]))[None, :]
+        residue = i % T.apart[0] * T.apart[1] + j % T.apart[1]
+        residue = residue * T.apart[2] + k % T.apart[2]
+        at = row_of(n, i // T.apart[0], j // T.apart[1], k // T.apart[2], batch, residue, T)
+        at = at.to(tl.int64)[None, :] * (T.groups * T.kept)
+        if T.depthwise:
+            at += (channel // T.group_outputs)[:, None]
+        else:
+            at += block.group * T.kept + ci
+        slot = ((sd + td) * T.taps[1] + sh + th) * T.taps[2] + sw + tw
+        factor = tl.load(weights + slot * T.kept + ci, mask=live, other=0.0).to(ACC)
+        part = tl.load(factors.rows + at, mask=there, other=0.0).to(ACC) * factor[:, None]
+        acc += tl.where(there, part, 0.0)
+    return acc
+
+
+@triton.jit
+def outputs(factors, cell, member, block, T: tl.constexpr, M: tl.constexpr):
+    """The convolution's outputs of one class and one member of the window: [channels, anchors]."""
+    if T.depthwise or M.careful:
+        acc = accumulate_exact(factors, cell, member, block, T, M)
+    else:
+        acc = accumulate(factors, cell, member, block, T, M)
+    return acc
+
+
+@triton.jit
+def member_places(p, cell, member, T: tl.constexpr):
+    """Which anchors meet an output of the convolution with a member of their window."""
+    n, d, h, u = anchors(cell.tile, p, cell.batch, T)
+    od = (d * T.classes[0] + cell.cd) * T.window_stride[0] - T.window_padding[0]
+    oh = (h * T.classes[1] + cell.ch) * T.window_stride[1] - T.window_padding[1]
+    ow = (u * T.classes[2] + cell.cw) * T.window_stride[2] - T.window_padding[2]
+    od += member // (T.members[1] * T.members[2])
+    oh += member // T.members[2] % T.members[1]
+    ow += member % T.members[2]
+    there = (n < cell.batch) & (d < T.anchors[0]) & (h < T.anchors[1]) & (u < T.anchors[2])
+    there &= (od >= 0) & (od < T.outputs[0]) & (oh >= 0) & (oh < T.outputs[1])
+    return there & (ow >= 0) & (ow < T.outputs[2])
+
+
+@triton.jit
+def meet(
+    factors, cell, block, share, partial, operands,
+    T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """The results of one class: the convolution's outputs, or what a window makes of them.
+
+    ``share``: which of the shares of the window's members. What is gathered before the window goes
+    on with ``partial``.
+    """
+    CHANNELS: tl.constexpr = T.channels
+    POSITIONS: tl.constexpr = T.positions
+    WHOLE: tl.constexpr = T.whole
+    ACC: tl.constexpr = M.acc
+    EARLY: tl.constexpr = A.early
+    BEFORE: tl.constexpr = A.before
+    if T.window == "":
+        one = outputs(factors, cell, 0, block, T, M)
+    else:
+        p = tl.arange(0, POSITIONS)
+        none = 0.0 if T.window == "sum" else float("-inf")
+        one = tl.full([CHANNELS, POSITIONS], none, ACC)
+        for member in range(share * T.share, (share + 1) * T.share):
+            part = outputs(factors, cell, member, block, T, M)
+            there = member_places(p, cell, member, T)
+            part = apply_ops(part, block.channels, there, cell.n0, operands, 1, BEFORE, 0, WHOLE)
+            if EARLY != "":
+                partial = join(partial, gather(part, there, EARLY), EARLY)
+            if T.window == "sum":
+                one += tl.where(there[None, :], part, 0.0)
+            else:
+                if T.window == "sign":
+                    part = part * block.flip
+                one = larger(one, tl.where(there[None, :], part, float("-inf")))
+        if T.window == "sign":
+            one = one * block.flip
+    return one, partial
+
+
+@triton.jit
+def result_places(p, cell, T: tl.constexpr, JOINED: tl.constexpr):
+    """Sample and place of each result of a tile, and which of them there are."""
+    n, d, h, u = anchors(cell.tile, p, cell.batch, T, JOINED)
+    ANCHORS: tl.constexpr = T.joined_anchors if JOINED else T.anchors
+    yd = d * T.classes[0] + cell.cd
+    yh = h * T.classes[1] + cell.ch
+    yw = u * (T.classes[2] // (T.joined if JOINED else 1)) + cell.cw
+    there = (n < cell.batch) & (d < ANCHORS[0]) & (h < ANCHORS[1]) & (u < ANCHORS[2])
+    there &= (yd < T.results[0]) & (yh < T.results[1]) & (yw < T.results[2])
+    return n, yd, yh, yw, there
+
+
+@triton.jit
+def not_finite(wild, copied):
+    """Whether one of the ``copied`` programs that copied weights met NaN or Inf; for ``merge``, it
+    is put before their answers.
+    """
+    BLOCK: tl.constexpr = 1024
+    at = tl.arange(0, BLOCK)
+    found = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, copied, BLOCK):
+        found |= tl.load(wild + 1 + start + at, mask=start + at < copied, other=0)
+    met = tl.max(found, 0)
+    if tl.program_id(0) == 0:
+        tl.store(wild, met)
+    return met > 0
+
+
+@triton.jit
+def convolve(
+    x, w, rows, weights, out, table, wild, copied, batch, tensors, numbers, partials, plane, tiles,
+    programs, T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """Tiles, as many at once as programs run. A careful launch (``M.careful``) is a second one that
+    leaves at once unless weights hold NaN or Inf: such a weight must not meet the zeros around the
+    input. As a branch of the first launch it would cost that one its registers.
+    """
+    CHANNELS: tl.constexpr = T.channels
+    POSITIONS: tl.constexpr = T.positions
+    JOINED: tl.constexpr = T.joined
+    WHOLE: tl.constexpr = T.whole
+    ACC: tl.constexpr = M.acc
+    EARLY: tl.constexpr = A.early
+    LATE: tl.constexpr = A.late
+    AFTER: tl.constexpr = A.after
+    if M.careful:
+        if not not_finite(wild, copied):
+            return
+    factors = Factors(x, w, rows, weights, table)
+    operands = Operands(tensors, numbers)
+    for program in range(tl.program_id(0), programs, tl.num_programs(0)):
+        of_channels = program % T.channel_blocks
+        rest = program // T.channel_blocks
+        # Depth and height classes next to each other in time: they read the same input.
+        cw = rest % (T.classes[2] // T.joined)
+        rest = rest // (T.classes[2] // T.joined)
+        ch = rest % T.classes[1]
+        rest = rest // T.classes[1]
+        cd = rest % T.classes[0]
+        rest = rest // T.classes[0]
+        share = rest % T.split
+        tile = rest // T.split
+
+        group = of_channels // T.blocks_of_group
+        inner = of_channels % T.blocks_of_group * T.channels + tl.arange(0, CHANNELS)
+        channel = group * T.tiled + inner
+        live = inner < T.tiled
+        row = group * T.rows + of_channels % T.blocks_of_group * T.channels
+        n0, _, _, _ = anchors(tile, 0, batch, T)
+        p = tl.arange(0, POSITIONS)
+        flip = 1.0
+        if T.window == "sign":
+            sign = tl.load(tensors[A.sign] + channel, mask=live, other=0.0)
+            flip = tl.where(negative(sign), -1.0, 1.0).to(ACC)[:, None]
+        channels = Channels(channel, live)
+        block = ChannelBlock(channels, row, group, flip)
+        partial = nothing(tl.sum(tl.zeros([CHANNELS, POSITIONS], ACC), 1), EARLY + LATE)
+        if A.only_gathers:  # class by class: a statistic takes them as they come
+            for j in range(JOINED):
+                cell = Cell(tile, batch, n0, cd, ch, cw + j)
+                v, partial = meet(factors, cell, block, share, partial, operands, T, A, M)
+                n, yd, yh, yw, there = result_places(p, cell, T, False)
+                spot = Coordinates(n, yd, yh, yw)
+                v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
+                partial = join(partial, gather(v, there, LATE), LATE)
+        else:
+            for j in tl.static_range(JOINED):
+                cell = Cell(tile, batch, n0, cd, ch, cw + T.order[j])
+                one, partial = meet(factors, cell, block, share, partial, operands, T, A, M)
+                # Classes come in bit-reversed order: neighbours in memory end up side by side.
+                if j % 2 == 1:
+                    one = tl.reshape(tl.join(single, one), [CHANNELS, 2 * POSITIONS])
+                    if j % 4 == 3:
+                        one = tl.reshape(tl.join(double, one), [CHANNELS, 4 * POSITIONS])
+                        if j % 8 == 7:
+                            one = tl.reshape(tl.join(fourfold, one), [CHANNELS, 8 * POSITIONS])
+                        else:
+                            fourfold = one
+                    else:
+                        double = one
+                else:
+                    single = one
+                v = one
+            pj = tl.arange(0, POSITIONS * JOINED)
+            cell = Cell(tile, batch, n0, cd, ch, cw)
+            n, yd, yh, yw, there = result_places(pj, cell, T, True)
+            spot = Coordinates(n, yd, yh, yw)
+            v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
+            if A.summed:
+                channel = tl.arange(0, 1)
+                live = channel == 0
+            if LATE != "":
+                partial = gather(v, there, LATE)
+        if EARLY != "" or LATE != "":
+            of_class = (share * T.classes[0] + cd) * T.classes[1] + ch
+            of_class = of_class * (T.classes[2] // T.joined) + cw
+            at = (tile // tiles * A.counted + channel).to(tl.int64) * (tiles * T.of_tile)
+            put(partials + at + tile % tiles * T.of_tile + of_class, plane, partial, live)
+        if A.stored:
+            target = out + channel.to(tl.int64)[:, None] * A.strides[1]
+            if T.split > 1:
+                target += share.to(tl.int64) * A.part
+            if A.linear:  # rows follow each other as results do
+                target += n0.to(tl.int64) * A.strides[0] + place_in_sample(tile, T) * A.strides[4]
+                target += (pj * A.strides[4])[None, :]
+            else:
+                if A.wide:
+                    n = n.to(tl.int64)
+                    yd = yd.to(tl.int64)
+                    yh = yh.to(tl.int64)
+                    yw = yw.to(tl.int64)
+                place = n * A.strides[0] + yd * A.strides[2] + yh * A.strides[3] + yw * A.strides[4]
+                if T.form == "rows":
+                    # Neighbours mostly lie side by side: a warp is to go along them.
+                    place = tl.max_contiguous(place, 2)
+                target += place[None, :]
+            keep = there[None, :]
+            if not (T.whole or A.summed):
+                keep = keep & live[:, None]
+            tl.store(target, narrow(v, out.dtype.element_ty), mask=keep)

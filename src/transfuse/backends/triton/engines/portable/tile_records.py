@@ -1,0 +1,50 @@
+"""Records that the portable kernel's functions hand on: named tuples of values at run time."""
+
+from typing import Any, NamedTuple
+
+
+class Factors(NamedTuple):
+    """What is multiplied: input and weights as descriptors (or addresses) and as plain addresses,
+    and the tap table."""
+
+    x: Any
+    w: Any
+    rows: Any
+    weights: Any
+    table: Any
+
+
+class Cell(NamedTuple):
+    """Results that are computed together: a tile of anchors, its first sample, and the classes of
+    depth, height and width."""
+
+    tile: Any
+    batch: Any
+    n0: Any
+    cd: Any
+    ch: Any
+    cw: Any
+
+
+class ChannelBlock(NamedTuple):
+    """The channels of a tile: the epilogue's record of them, where their weights begin, the group
+    whose inputs they read, and the sign by which a window turns them over."""
+
+    channels: Any
+    row: Any
+    group: Any
+    flip: Any
+
+
+class Taps(NamedTuple):
+    """The taps of one (class, member): first offset, count and first slot along each axis."""
+
+    fd: Any
+    nd: Any
+    sd: Any
+    fh: Any
+    nh: Any
+    sh: Any
+    fw: Any
+    nw: Any
+    sw: Any

@@ -1,0 +1,94 @@
+"""Tile ops as a kernel takes them: a table of names and numbers, and the launch's arguments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from transfuse.backends.triton.lower import Part, TileOp
+from transfuse.backends.triton.strides import Five
+from transfuse.stages.window import ExtremumPool, Window
+
+SOURCES = blake2b(
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].rglob("*.py"))),
+    digest_size=8,
+).hexdigest()
+"""Stands for the code that describes kernels: Triton knows a kernel by its own code only."""
+
+
+@dataclass(frozen=True)
+class OpTable:
+    """Tile ops as a kernel takes them: names and numbers in flat tuples, one entry for each op."""
+
+    ops: tuple[str, ...] = ()
+    at: tuple[int, ...] = ()
+    number: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
+    count: tuple[int, ...] = ()
+    factor: tuple[int, ...] = ()  # where it stands; -1: none
+    expr: tuple[Part | None, ...] = ()  # of maps
+    tensors: tuple[int, ...] = ()  # how many
+    places: tuple[tuple[Five | None, ...], ...] = ()
+    """Of maps: the strides of each tensor that has more than a value per channel."""
+    sources: str = SOURCES
+
+    def rest(self, first: int) -> "OpTable":
+        """The ops from ``first`` on."""
+        columns = (self.ops, self.at, self.number, self.size, self.count, self.factor, self.expr)
+        rest = (each[first:] for each in (*columns, self.tensors, self.places))
+        return OpTable(*rest)  # type: ignore[arg-type]
+
+
+class OpArguments:
+    """Tensors and numbers of one launch, each op told where its own begin."""
+
+    def __init__(self, strides: Mapping[str, Five] | None = None) -> None:
+        """``strides`` has those of tensors with more than a value per channel, by name."""
+        self.strides = strides or {}
+        self.tensors: list[str | tuple[int, int]] = []
+        self.numbers: list[float] = []
+
+    def table(self, ops: tuple[TileOp, ...]) -> OpTable:
+        at, firsts, factors = [], [], []
+        for op in ops:
+            at.append(len(self.tensors) if op.tensors else len(self.numbers))
+            firsts.append(len(self.numbers))
+            self.tensors.extend(op.tensors)
+            for number in op.numbers:
+                self.numbers.extend(thirds(number))
+            factors.append(-1 if op.factor == 1 else len(self.numbers))
+            self.numbers.extend(() if op.factor == 1 else thirds(op.factor))
+        return OpTable(
+            tuple(op.op for op in ops),
+            tuple(at),
+            tuple(firsts),
+            tuple(op.size for op in ops),
+            tuple(op.count for op in ops),
+            tuple(factors),
+            tuple(op.expr for op in ops),
+            tuple(len(op.tensors) for op in ops),
+            tuple(tuple(map(self._place, op.tensors, op.spread)) for op in ops),
+        )
+
+    def _place(self, tensor: str | tuple[int, int], spread: bool) -> Five | None:
+        return self.strides[tensor] if spread and isinstance(tensor, str) else None
+
+    def sign(self, window: Window | None) -> int:
+        """Where the operand stands by whose sign a window takes its extremum."""
+        if not isinstance(window, ExtremumPool):
+            return 0
+        assert isinstance(window.sign, str)
+        self.tensors.append(window.sign)
+        return len(self.tensors) - 1
+
+
+def thirds(number: float) -> tuple[float, float, float]:
+    """A float64 as three float32 that add up to it."""
+    parts = []
+    for _ in range(3):
+        part = float(np.float32(number))
+        parts.append(part)
+        number = number - part if abs(part) != float("inf") and part == part else 0.0
+    return parts[0], parts[1], parts[2]

@@ -1,1 +1,0 @@
-"""Triton kernels: prepare (input and weights as tiles are read), convolve, finish, merge."""

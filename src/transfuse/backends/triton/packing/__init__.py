@@ -1,0 +1,1 @@
+"""Packing: input and weights copied into the order in which tiles read them."""

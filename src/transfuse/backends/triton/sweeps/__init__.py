@@ -1,0 +1,42 @@
+"""Sweeps on the GPU: kernels that are built once for all sizes, and their launches.
+
+``launches`` writes those of a sweep into any sequence; ``prepare`` makes one of a sweep alone.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from transfuse.backends.triton.launch import Launch
+from transfuse.backends.triton.sequence import Sequence
+from transfuse.backends.triton.sweeps import each_launch, fold_launch, slide_launch
+from transfuse.sweeps import Each, Fold, Sweep, views
+
+
+def launches(
+    sweep: Sweep, at: Callable[[int], int], memory: Callable[[int, torch.dtype], int]
+) -> list[Launch]:
+    """The launches of a sweep, in order.
+
+    ``at`` gives the number of a slot's tensor in the sequence that they become part of, ``memory``
+    the number of a new piece of scratch memory there. None where there is nothing to write.
+    """
+    if isinstance(sweep, Each):
+        return each_launch.launches(sweep, at)
+    if isinstance(sweep, Fold):
+        return fold_launch.launches(sweep, at, memory)
+    return slide_launch.launches(sweep, at)
+
+
+def prepare(sweep: Sweep, device: torch.device) -> Sequence:
+    """A sweep by itself: it is called with the tensors of all slots, in order."""
+    slots, pieces, end = max(views(sweep)) + 1, [], 0
+
+    def memory(elements: int, dtype: torch.dtype) -> int:
+        nonlocal end
+        pieces.append((end, elements, dtype))
+        end += -(-elements * dtype.itemsize // 512) * 512
+        return slots + len(pieces) - 1
+
+    found = launches(sweep, lambda slot: slot, memory)
+    return Sequence(device, found, pieces, end)

@@ -1,0 +1,270 @@
+# mypy: ignore-errors
+"""The kernels of ``Fold``: one result for all elements along some axes.
+
+Where results are few and what is folded is long, several programs share a result: each leaves a
+partial in scratch memory, and a second launch joins them in a fixed order. No atomics: the same
+bits in every run.
+
+``F`` is a ``fold_launch.Folding``; its ``kind`` is what is kept of values: their ``sum``,
+``squares`` (sum of squares), ``max``, ``min``, ``peaks`` (maximum, and sum of exponentials of what
+is left without it), ``moments`` (count, mean, sum of squares about it).
+"""
+
+import triton
+import triton.language as tl
+
+from transfuse.backends.triton.epilogue.arithmetic import larger, quotient, reciprocal, smaller
+from transfuse.backends.triton.epilogue.expressions import evaluate
+from transfuse.backends.triton.epilogue.statistics_kernel import merge_moments
+from transfuse.backends.triton.sweeps.walk_kernel import plain, read, side, write
+
+
+@triton.jit
+def lowest(like):
+    """The lowest number: a maximum of nothing, from which -Inf is Inf away, and not NaN."""
+    if like.dtype == tl.float64:
+        return tl.full(like.shape, -1.7976931348623157e308, tl.float64)
+    else:
+        return tl.full(like.shape, -3.4028234663852886e38, tl.float32)
+
+
+@triton.jit
+def nothing(like, KIND: tl.constexpr):
+    """What is kept of no values."""
+    if KIND == "max":
+        return (like + float("-inf"),)
+    elif KIND == "min":
+        return (like + float("inf"),)
+    elif KIND == "peaks":
+        return lowest(like), like
+    elif KIND == "moments":
+        return like, like, like
+    else:
+        return (like,)
+
+
+@triton.jit
+def started(like, KIND: tl.constexpr):
+    """The same for ``taken``: of moments, also the sum of values."""
+    kept = nothing(like, KIND)
+    if KIND == "moments":
+        return kept + (like,)
+    else:
+        return kept
+
+
+@triton.jit
+def taken(kept, v, live, KIND: tl.constexpr):
+    """What is kept of values, and of one more in each place that is live."""
+    if KIND == "sum":
+        return (kept[0] + tl.where(live, v, 0.0),)
+    elif KIND == "squares":
+        return (kept[0] + tl.where(live, v * v, 0.0),)
+    elif KIND == "max":
+        return (larger(kept[0], tl.where(live, v, float("-inf"))),)
+    elif KIND == "min":
+        return (smaller(kept[0], tl.where(live, v, float("inf"))),)
+    elif KIND == "peaks":  # one exponential a value: of the smaller over the larger
+        top, total = kept
+        v = tl.where(live, v, float("-inf"))
+        share = tl.exp(-tl.abs(v - top))
+        total = tl.where(v > top, total * share + 1.0, total + share)
+        return larger(top, v), total
+    else:  # Welford's way; a mean from the sum is Inf where values are, not NaN
+        count, mean, square, total = kept
+        v = tl.where(live, v, 0.0)
+        count += tl.where(live, 1.0, 0.0).to(count.dtype)
+        total += v
+        apart = tl.where(live, v - mean, 0.0)
+        mean = total * reciprocal(tl.maximum(count, 1.0))
+        return count, mean, square + apart * (v - mean), total
+
+
+@triton.jit
+def merge_tops(top_a, sum_a, top_b, sum_b):
+    """Sums of exponentials brought to the larger maximum; NaN wins."""
+    top = larger(top_a, top_b)
+    return top, sum_a * tl.exp(top_a - top) + sum_b * tl.exp(top_b - top)
+
+
+@triton.jit
+def joined(a, b, KIND: tl.constexpr):
+    """What is kept of two sets of values together."""
+    if KIND == "max":
+        return (larger(a[0], b[0]),)
+    elif KIND == "min":
+        return (smaller(a[0], b[0]),)
+    elif KIND == "peaks":
+        return merge_tops(a[0], a[1], b[0], b[1])
+    elif KIND == "moments":
+        return merge_moments(a[0], a[1], a[2], b[0], b[1], b[2])
+    else:
+        return (a[0] + b[0],)
+
+
+@triton.jit
+def largest(v, DIM: tl.constexpr):
+    """The largest along a side; NaN wins, which ``tl.max`` would leave out."""
+    lost = tl.max((v != v).to(tl.int32), DIM, keep_dims=True) > 0
+    return tl.where(lost, float("nan"), tl.max(v, DIM, keep_dims=True))
+
+
+@triton.jit
+def gathered(kept, KIND: tl.constexpr, DIM: tl.constexpr):
+    """What is kept of all values along a side."""
+    if KIND == "max":
+        return (largest(kept[0], DIM),)
+    elif KIND == "min":
+        return (-largest(-kept[0], DIM),)
+    elif KIND == "peaks":
+        top = largest(kept[0], DIM)
+        return top, tl.sum(kept[1] * tl.exp(kept[0] - top), DIM, keep_dims=True)
+    elif KIND == "moments":
+        count, mean, square = kept[0], kept[1], kept[2]
+        many = tl.sum(count, DIM, keep_dims=True)
+        middle = quotient(tl.sum(count * mean, DIM, keep_dims=True), many)
+        apart = mean - middle
+        return many, middle, tl.sum(square + count * apart * apart, DIM, keep_dims=True)
+    else:
+        return (tl.sum(kept[0], DIM, keep_dims=True),)
+
+
+@triton.jit
+def peak(kept):
+    """Maximum and sum as they are defined: of -Inf alone -Inf and 0, of any Inf Inf and NaN."""
+    top, total = kept
+    top = tl.where(total == 0, float("-inf"), top)
+    return top, tl.where(top == float("inf"), float("nan"), total)
+
+
+@triton.jit
+def stored(
+    kept, views, rows, cols, live, many, numbers, B: tl.constexpr, F: tl.constexpr,
+    ACC: tl.constexpr,
+):  # fmt: skip
+    """The results of what is kept of ``many`` values, through the expression that follows."""
+    if F.folding == "exponentials" or F.folding == "moments":
+        if F.folding == "moments":
+            first, second = kept[1], quotient(kept[2], kept[0])
+        else:
+            first, second = peak(kept)
+        write(views, rows, cols, live, first, 0, B)
+        write(views, rows, cols, live, second, 1, B)
+    else:
+        x = kept[0]
+        if F.folding == "mean" or F.folding == "squares":
+            x = quotient(x, many.to(ACC))
+        elif F.folding == "logsumexp":
+            x, total = peak(kept)
+            x = tl.where(tl.abs(x) == float("inf"), x, x + tl.log(total))
+        AFTER: tl.constexpr = F.after
+        others = read(views, rows, cols, (live, live), 1, F.others, B, ACC)
+        y = tl.broadcast_to(evaluate(AFTER, x, others, numbers, F.number), x.shape)
+        write(views, rows, cols, live, y, 0, B)
+
+
+@triton.jit
+def met(
+    kept, step, own, live, views, sizes, numbers, B: tl.constexpr, F: tl.constexpr,
+    ACC: tl.constexpr,
+):  # fmt: skip
+    """What is kept after one more block of values: results ``own``, block ``step`` of the rest."""
+    SHAPE: tl.constexpr = B.shape
+    ROWS: tl.constexpr = B.rows
+    COLS: tl.constexpr = B.cols
+    KIND: tl.constexpr = F.kind
+    BEFORE: tl.constexpr = F.before
+    if F.kept == 0:
+        more, there, _ = side(step, sizes, 1, 3 + B.rows.rank, COLS)
+        values = read(views, own, more, (live, there), F.others, F.values, B, ACC)
+    else:
+        more, there, _ = side(step, sizes, 0, 3, ROWS)
+        values = read(views, more, own, (there, live), F.others, F.values, B, ACC)
+    blank = tl.zeros(SHAPE, ACC)
+    v = tl.broadcast_to(evaluate(BEFORE, blank, values, numbers, 0), blank.shape)
+    return taken(kept, v, live & there, KIND)
+
+
+@triton.jit
+def fold(
+    pointers, sizes, strides, numbers, partials, counts, B: tl.constexpr, F: tl.constexpr,
+    ACC: tl.constexpr,
+):  # fmt: skip
+    """Program (results, share): blocks of values from ``share * run`` on."""
+    SHAPE: tl.constexpr = B.shape
+    ROWS: tl.constexpr = B.rows
+    COLS: tl.constexpr = B.cols
+    KIND: tl.constexpr = F.kind
+    views = (pointers, strides)
+    program = tl.program_id(0)
+    steps = plain(counts[0])
+    run = plain(counts[1])
+    shares = plain(counts[2])
+    many = plain(counts[3])
+    share = program % shares
+    block = program // shares
+    if B.wide:
+        share = share.to(tl.int64)
+        block = block.to(tl.int64)
+    if F.kept == 0:
+        own, live, linear = side(block, sizes, 0, 3, ROWS)
+    else:
+        own, live, linear = side(block, sizes, 1, 3 + B.rows.rank, COLS)
+    kept = started(tl.zeros(SHAPE, ACC), KIND)
+    for step in range(share * run, tl.minimum(share * run + run, steps)):
+        kept = met(kept, step, own, live, views, sizes, numbers, B, F, ACC)
+    kept = gathered(kept, KIND, 1 - F.kept)
+    if F.shared:
+        to = partials + linear.to(tl.int64) * shares + share
+        for i in tl.static_range(len(kept)):
+            tl.store(to + i * plain(counts[4]).to(tl.int64), kept[i], mask=live)
+    elif F.kept == 0:
+        none, _, _ = side(0, sizes, 1, 3 + B.rows.rank, COLS)
+        stored(kept, views, own, none, live, many, numbers, B, F, ACC)
+    else:
+        none, _, _ = side(0, sizes, 0, 3, ROWS)
+        stored(kept, views, none, own, live, many, numbers, B, F, ACC)
+
+
+@triton.jit
+def partial(partials, at, plane, here, KIND: tl.constexpr):
+    """Partials as they were stored; where there is none, what is kept of no values."""
+    if KIND == "max":
+        return (tl.load(partials + at, mask=here, other=float("-inf")),)
+    elif KIND == "min":
+        return (tl.load(partials + at, mask=here, other=float("inf")),)
+    elif KIND == "peaks":
+        total = tl.load(partials + at + plane, mask=here, other=0.0)
+        top = tl.load(partials + at, mask=here, other=0.0)
+        return tl.where(here, top, lowest(top)), total
+    elif KIND == "moments":
+        count = tl.load(partials + at, mask=here, other=0.0)
+        mean = tl.load(partials + at + plane, mask=here, other=0.0)
+        return count, mean, tl.load(partials + at + 2 * plane, mask=here, other=0.0)
+    else:
+        return (tl.load(partials + at, mask=here, other=0.0),)
+
+
+@triton.jit
+def join(
+    pointers, sizes, strides, numbers, partials, counts, B: tl.constexpr, F: tl.constexpr,
+    ACC: tl.constexpr,
+):  # fmt: skip
+    """Program (results): the shares of each, joined in order."""
+    SHAPE: tl.constexpr = B.shape
+    ROWS: tl.constexpr = B.rows
+    COLS: tl.constexpr = B.cols
+    KIND: tl.constexpr = F.kind
+    views = (pointers, strides)
+    shares = plain(counts[2])
+    plane = plain(counts[4]).to(tl.int64)
+    own, live, linear = side(tl.program_id(0), sizes, 0, 3, ROWS)
+    none, _, _ = side(0, sizes, 1, 3 + B.rows.rank, COLS)
+    kept = nothing(tl.zeros(SHAPE, ACC), KIND)
+    for first in range(0, shares, B.cols.block):
+        at = first + tl.arange(0, B.cols.block)[None, :]
+        here = live & (at < shares)
+        more = partial(partials, linear.to(tl.int64) * shares + at, plane, here, KIND)
+        kept = joined(kept, more, KIND)
+    kept = gathered(kept, KIND, 1)
+    stored(kept, views, own, none, live, plain(counts[3]), numbers, B, F, ACC)

@@ -1,0 +1,151 @@
+"""The launches of ``Fold``: along which axes blocks lie, how many programs share a result."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from transfuse.backends.triton.launch import UNREAD, At, Launch
+from transfuse.backends.triton.lower import Part, parts
+from transfuse.backends.triton.sweeps.blocks import (
+    Across,
+    Axis,
+    Laid,
+    axes,
+    laid,
+    merged,
+    told,
+    widest,
+)
+from transfuse.backends.triton.sweeps.fold_kernel import fold, join
+from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
+from transfuse.sweeps import Fold, View
+
+ELEMENTS = 2048
+"""Of a block."""
+FOLDED = (1024, 64)
+"""Neighbours of a block where what is folded lies innermost."""
+KEPT = (512, 64)
+"""The same where results do."""
+SHORT = 128
+"""A shorter innermost axis is walked together with those around it."""
+ENOUGH = 1024
+"""Programs that keep a GPU busy."""
+LEAST = 8
+"""Blocks that are worth a program of their own."""
+JOINED = (4, 128)
+"""Results of a block, and partials of each."""
+
+
+@dataclass(frozen=True)
+class Folding:
+    """What a fold's kernels are compiled for, beside where its views lie.
+
+    Views are the results, then the ``others``, up to that number; then values, up to ``values``.
+    """
+
+    folding: str
+    kind: str
+    kept: int  # the dimension of a block along which results lie
+    before: Part
+    after: Part
+    number: int  # the first of those of ``after``
+    others: int
+    values: int
+    shared: bool  # by several programs
+
+
+KINDS = {"mean": "sum", "logsumexp": "peaks", "exponentials": "peaks"}
+PARTIALS = {"peaks": 2, "moments": 3}
+
+
+def launches(
+    sweep: Fold, at: Callable[[int], int], memory: Callable[[int, torch.dtype], int]
+) -> list[Launch]:
+    """The launches of a sweep; ``at`` has the number of a slot's tensor, ``memory`` of scratch."""
+    results = [*sweep.outs, *(view for _, view in sweep.others)]
+    views = [*results, *(view for _, view in sweep.values)]
+    if 0 in sweep.outs[0].sizes:
+        return []
+    given = LaunchArguments(views, at)
+    before = parts(sweep.before, [name for name, _ in sweep.values], given.numbers)
+    number = 3 * len(given.numbers)
+    numbers: list[float] = []
+    after = parts(sweep.after, [name for name, _ in sweep.others], numbers)
+    given.numbers += numbers
+    kept, folded = _axes(sweep, views)
+    found, dim = _laid(views, kept, folded, len(results))
+    blocks, steps = (found.rows, found.cols) if dim == 0 else (found.cols, found.rows)
+    run = steps
+    if blocks <= ENOUGH // 2:
+        run = max(LEAST, -(-steps * blocks // ENOUGH))
+    shares = max(1, -(-steps // max(run, 1)))
+    many, count = _count(folded), _count(kept)
+    counts = tuple(map(told, (steps, run, shares, many, count * shares)))
+    kind = KINDS.get(sweep.folding, sweep.folding)
+    folding = Folding(
+        sweep.folding, kind, dim, before, after, number, len(results), len(views), shares > 1
+    )
+    partials = At(UNREAD)
+    if shares > 1:
+        partials = At(memory(PARTIALS.get(kind, 1) * count * shares, given.dtype))
+
+    def launch(kernel: Any, which: Laid, programs: int) -> Launch:
+        arguments: list[Any] = [
+            *given.arguments(which),
+            partials,
+            counts,
+            which.block,
+            folding,
+            given.acc,
+        ]
+        return Launch(kernel, programs, arguments)
+
+    whole = [launch(fold, found, blocks * shares)]
+    if shares > 1:
+        alone = laid(results, Across(kept, JOINED[0], even=False), Across([], JOINED[1]))
+        whole.append(launch(join, alone, alone.rows))
+    return whole
+
+
+def _count(found: Sequence[Axis]) -> int:
+    return Across(list(found), 1).count
+
+
+def _axes(sweep: Fold, views: Sequence[View]) -> tuple[list[Axis], list[Axis]]:
+    """The axes of results, and those that are folded, as the first value has them in memory."""
+    sizes, rank = sweep.values[0][1].sizes, len(sweep.outs[0].sizes)
+    first = len(views) - len(sweep.values)
+    strides = [(*v.strides[:rank], *(0,) * (len(sizes) - rank)) for v in views[:first]]
+    strides += [v.strides for v in views[first:]]
+    key = [*range(first, len(views)), *range(first)]
+    kept = axes(sizes[:rank], [each[:rank] for each in strides])
+    folded = axes(sizes[rank:], [each[rank:] for each in strides])
+    return merged(kept, key), merged(folded, key)
+
+
+def _laid(
+    views: Sequence[View], kept: list[Axis], folded: list[Axis], first: int
+) -> tuple[Laid, int]:
+    """Along columns goes what lies innermost in memory; the dimension along which results lie."""
+    near = _nearest(kept, first, len(views)), _nearest(folded, first, len(views))
+    if near[0] < near[1]:
+        inner = kept[-1].size
+        flat = len(kept) == 1 or inner < KEPT[-1] // 2
+        columns = widest(_count(kept) if flat else inner, KEPT)
+        rows = ELEMENTS // columns if _count(folded) > 4 else 4
+        return laid(views, Across(folded, rows, even=False), Across(kept, columns, flat)), 1
+    flat = len(folded) < 2 or folded[-1].size < SHORT
+    columns = widest(_count(folded) if flat else folded[-1].size, FOLDED)
+    own = Across(kept, ELEMENTS // columns, even=False)
+    return laid(views, own, Across(folded, columns, flat)), 0
+
+
+def _nearest(found: Sequence[Axis], first: int, last: int) -> float:
+    """How near neighbours along the innermost axis lie, in the first value that they differ in."""
+    if found:
+        for view in range(first, last):
+            if found[-1].strides[view]:
+                return found[-1].strides[view]
+    return float("inf")

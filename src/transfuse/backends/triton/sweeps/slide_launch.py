@@ -1,0 +1,151 @@
+"""The launch of ``Slide``.
+
+An axis along which windows are one element, one after another, is an axis like those of samples
+and channels.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from itertools import product
+from math import prod
+
+from transfuse.backends.triton.launch import Launch
+from transfuse.backends.triton.lower import Part, parts
+from transfuse.backends.triton.sweeps.blocks import Across, Axis, Laid, laid, merged, told, widest
+from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
+from transfuse.backends.triton.sweeps.slide_kernel import slide
+from transfuse.sweeps import Slide, View
+
+ELEMENTS = 1024
+"""Of a block."""
+COLUMNS = (64, 16)
+MANY = 64
+"""Taps that lie along columns, so many at once, since they are neighbours in memory."""
+FEW = 16
+"""Taps that are written out: a kernel is built for their number along each axis."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Windows along one axis of inputs."""
+
+    inputs: int
+    outputs: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """What the kernel is compiled for, beside where its views lie.
+
+    Views are the result, then the ``others``, up to that number; then values, up to ``values``.
+    """
+
+    folding: str
+    taps: tuple[tuple[int, ...], ...]  # those that are written out: of each, its number along axes
+    adaptive: bool
+    counts_padding: bool
+    rows: tuple[int, ...]  # of each axis: the window along it, or -1
+    cols: tuple[int, ...]
+    before: Part
+    after: Part
+    number: int  # the first of those of ``after``
+    others: int
+    values: int
+    divisor: int  # where the number is to divide by; -1: none
+    along: bool  # taps lie along columns
+    sign: int  # which of the others has the signs
+
+
+def launches(sweep: Slide, at: Callable[[int], int]) -> list[Launch]:
+    """The launch of a sweep; ``at`` has the number of a slot's tensor."""
+    results = [sweep.out, *(view for _, view in sweep.others)]
+    views = [*results, *(view for _, view in sweep.values)]
+    if 0 in sweep.out.sizes:
+        return []
+    given = LaunchArguments(views, at)
+    before = parts(sweep.before, [name for name, _ in sweep.values], given.numbers)
+    first = 3 * len(given.numbers)
+    named = [name for name, _ in sweep.others]
+    numbers: list[float] = []
+    after = parts(sweep.after, named, numbers)
+    given.numbers += numbers
+    divisor = -1
+    if sweep.divisor is not None:
+        divisor = 3 * len(given.numbers)
+        given.numbers.append(sweep.divisor)
+    windows = _windows(sweep)
+    found, rows, cols = _laid(sweep, views, len(results), windows)
+    sliding = Sliding(
+        sweep.folding,
+        _few(windows) if not sweep.adaptive else (),
+        sweep.adaptive,
+        sweep.counts_padding,
+        rows,
+        cols,
+        before,
+        after,
+        first,
+        len(results),
+        len(views),
+        divisor,
+        _many(windows),
+        named.index("sign") if sweep.folding == "sign" else 0,
+    )
+    ints = tuple(tuple(map(told, astuple(window))) for window in windows)
+    taps = (told(prod(window.kernel for window in windows)),)
+    arguments = [*given.arguments(found), ints, taps, found.block, sliding, given.acc]
+    return [Launch(slide, found.blocks, arguments)]
+
+
+def _few(windows: Sequence[Window]) -> tuple[tuple[int, ...], ...]:
+    """The taps of windows, where they are few."""
+    kernel = [window.kernel for window in windows]
+    return tuple(product(*map(range, kernel))) if prod(kernel) <= FEW else ()
+
+
+def _many(windows: Sequence[Window]) -> bool:
+    return prod(window.kernel for window in windows) >= MANY
+
+
+def _windows(sweep: Slide) -> list[Window]:
+    """Windows along every axis of space."""
+    inputs, outputs = sweep.values[0][1].sizes[2:], sweep.out.sizes[2:]
+    if sweep.adaptive:  # the most inputs that a window may have
+        return [
+            Window(n, o, n // o + (2 if n % o else 0), 1, 0, 1)
+            for n, o in zip(inputs, outputs, strict=True)
+        ]
+    options = (sweep.kernel, sweep.stride, sweep.padding, sweep.dilation)
+    return [Window(*each) for each in zip(inputs, outputs, *options, strict=True)]
+
+
+def _laid(
+    sweep: Slide, views: Sequence[View], results: int, windows: Sequence[Window]
+) -> tuple[Laid, tuple[int, ...], tuple[int, ...]]:
+    """What lies innermost in the values along columns, all else along rows; the windows of each."""
+    found = []
+    for i, size in enumerate(sweep.out.sizes):
+        strides = tuple(view.strides[i] for view in views)
+        window = i - 2
+        if i < 2 or windows[i - 2] == Window(size, size, 1, 1, 0, 1):
+            window = -1
+        if size > 1 or window >= 0:
+            found.append(Axis(size, strides, window))
+    key = [*range(results, len(views)), *range(results)]
+    one = Axis(1, (0,) * len(views))
+    *outer, inner = merged(found, key) or [one]
+    if _many(windows):
+        outer, inner = [*outer, inner], one
+        rows = Across(outer, ELEMENTS // MANY // 2, even=False)
+        block = laid(views, rows, Across([one], 2 * MANY), range(results, len(views)))
+        return block, tuple(axis.window for axis in outer), (-1,)
+    outer = outer or [one]
+    columns = widest(inner.size, COLUMNS)
+    moved = range(results, len(views)) if inner.window >= 0 else ()
+    rows = Across(outer, ELEMENTS // columns, even=False)
+    block = laid(views, rows, Across([inner], columns), moved)
+    return block, tuple(axis.window for axis in outer), (inner.window,)

@@ -1,0 +1,114 @@
+# mypy: ignore-errors
+"""Where the elements of a block lie, for every kernel of a sweep.
+
+``views`` are the pointers of all views, and their strides. ``B`` is a ``blocks.Block``. Sizes and
+strides are integers as ``blocks.told`` tells them.
+"""
+
+import triton
+import triton.language as tl
+
+from transfuse.backends.triton.epilogue.arithmetic import narrow
+
+
+@triton.jit
+def plain(number):
+    """What ``blocks.told`` made of an integer."""
+    return (number - 3) >> 1
+
+
+@triton.jit
+def side(at, sizes, TILES: tl.constexpr, FIRST: tl.constexpr, S: tl.constexpr):
+    """The coordinates of block ``at`` of a side, which of them there are, their linear index."""
+    index = tl.expand_dims(tl.arange(0, S.block), 1 - S.dim)
+    RANK: tl.constexpr = S.rank
+    LAST: tl.constexpr = FIRST + S.rank - 1
+    inner = plain(sizes[LAST]) * S.unit
+    coordinates = ()
+    if S.flat:
+        index = at * S.block + index
+        rest = index
+        for i in tl.static_range(RANK - 1):
+            size = plain(sizes[LAST - i])
+            coordinates = (rest % size,) + coordinates
+            rest = rest // size
+        coordinates = (rest,) + coordinates
+        if S.rank > 1:
+            inner = plain(sizes[FIRST])
+        return coordinates, rest < inner, index
+    else:
+        tiles = plain(sizes[TILES])
+        own = at % tiles * S.block + index
+        rest = at // tiles
+        linear = rest * inner + own
+        coordinates = (own,)
+        for i in tl.static_range(1, RANK):
+            size = plain(sizes[LAST - i])
+            coordinates = (rest % size,) + coordinates
+            rest = rest // size
+        return coordinates, own < inner, linear
+
+
+@triton.jit
+def moved(to, coordinates, strides, FIRST: tl.constexpr, KIND: tl.constexpr, UNIT: tl.constexpr):
+    """A pointer moved to coordinates of a side."""
+    if KIND != "none":
+        for i in tl.static_range(len(coordinates)):
+            if i + 1 < len(coordinates) or KIND == "any":
+                to += coordinates[i] * (plain(strides[FIRST + i]) * UNIT)
+            elif KIND == "next":
+                to += coordinates[i]
+    return to
+
+
+@triton.jit
+def spot(views, rows, cols, V: tl.constexpr, B: tl.constexpr):
+    """Pointers to a block of view ``V``; of size 1 along a side on which the view does not move."""
+    ROWS: tl.constexpr = B.looks[V].rows
+    COLS: tl.constexpr = B.looks[V].cols
+    UNIT: tl.constexpr = B.looks[V].unit
+    pointers, strides = views
+    to = pointers[V] + plain(strides[V][0]).to(tl.int64) * UNIT
+    to = moved(to, rows, strides[V], 1, ROWS, UNIT)
+    return moved(to, cols, strides[V], 1 + len(rows), COLS, UNIT)
+
+
+@triton.jit
+def fetched(views, rows, cols, live, V: tl.constexpr, B: tl.constexpr):
+    """A block of view ``V``; ``live`` tells which rows and columns there are."""
+    ROWS: tl.constexpr = B.looks[V].rows
+    COLS: tl.constexpr = B.looks[V].cols
+    DOWN: tl.constexpr = ROWS == "any" or ROWS == "next"
+    ALONG: tl.constexpr = COLS == "any" or COLS == "next"
+    to = spot(views, rows, cols, V, B)
+    if DOWN and ALONG:
+        return tl.load(to, mask=live[0] & live[1], other=0.0)
+    elif DOWN:
+        return tl.load(to, mask=live[0], other=0.0)
+    elif ALONG:
+        return tl.load(to, mask=live[1], other=0.0)
+    else:
+        return tl.load(to)
+
+
+@triton.jit
+def read(
+    views, rows, cols, live, FIRST: tl.constexpr, LAST: tl.constexpr,
+    B: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """The views from ``FIRST`` up to ``LAST`` at the elements of a block, as a tuple."""
+    found = ()
+    for i in tl.static_range(FIRST, LAST):
+        found = found + (fetched(views, rows, cols, live, i, B).to(ACC),)
+    return found
+
+
+@triton.jit
+def write(views, rows, cols, live, value, V: tl.constexpr, B: tl.constexpr):
+    """Store a block in view ``V``; along a side on which that does not move, it has size 1."""
+    KIND: tl.constexpr = views[0][V].dtype.element_ty
+    if value.dtype == tl.float64 and KIND != tl.float64:
+        value = value.to(tl.float32)  # as torch rounds
+    to = spot(views, rows, cols, V, B)
+    to, value = tl.broadcast(to, value)
+    tl.store(to, narrow(value, KIND), mask=tl.broadcast_to(live, value.shape))

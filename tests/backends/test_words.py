@@ -1,0 +1,54 @@
+"""One word, one meaning, in the sources of the backends: files, classes, arguments."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import transfuse
+
+PACKAGE = Path(transfuse.__file__).parent
+BACKENDS = PACKAGE / "backends"
+MOST_ARGUMENTS = 10
+AMBIGUOUS = {"Config", "Pass", "Program", "Step"}
+
+
+def launched(node: ast.AST) -> str:
+    """The kernel that a call launches: ``draft.add(kernel, …)`` or ``Launch(kernel, …)``."""
+    launches = isinstance(node, ast.Call) and ast.unparse(node.func) in ("draft.add", "Launch")
+    if not launches or not isinstance(node.args[0], ast.Name):
+        return ""
+    return node.args[0].id
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+def test_no_two_files_share_a_name(backend: str) -> None:
+    files = [p for p in (BACKENDS / backend).rglob("*") if p.suffix in (".py", ".cpp", ".h")]
+    counted = Counter(path.name for path in files if path.name != "__init__.py")
+    assert [name for name, count in counted.items() if count > 1] == []
+
+
+def test_a_word_names_one_class() -> None:
+    found = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name: found[name] for name in AMBIGUOUS if found[name] > 1} == {}
+
+
+def test_helpers_of_kernels_take_few_arguments() -> None:
+    files = sorted((BACKENDS / "triton").rglob("*.py"))
+    nodes = [(p, n) for p in files for n in ast.walk(ast.parse(p.read_text(encoding="utf-8")))]
+    kernels = {launched(node) for _, node in nodes} - {""}
+    assert {"pack", "convolve", "finish", "merge"} <= kernels, "what is launched looks otherwise"
+    long = [
+        f"{path.name}: {node.name} takes {len(node.args.args)}"
+        for path, node in nodes
+        if isinstance(node, ast.FunctionDef)
+        and len(node.args.args) > MOST_ARGUMENTS
+        and node.name not in kernels
+    ]
+    assert long == []

@@ -1,0 +1,166 @@
+"""Programs as launches: how many there are, and which kernels serve."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from transfuse.backends import triton as backend
+from transfuse.backends.triton import lower
+from transfuse.backends.triton.draft import Draft
+from transfuse.backends.triton.engines.hopper_strip import strip_launch
+from transfuse.backends.triton.engines.portable.tiling import heuristic
+from transfuse.backends.triton.gpu import Gpu
+from transfuse.backends.triton.launch_plan import LaunchPlan
+from transfuse.backends.triton.strides import five, three
+from transfuse.chain import Chain
+from transfuse.operators import OPERATORS
+from transfuse.plan import fused
+from transfuse.problem import Problem
+from transfuse.stages import batch_norm, conv_transpose, group_norm, max_pool, scale
+
+PLAIN, SOFTMAX, POOL, NORM, MAX = OPERATORS
+
+
+@pytest.fixture(autouse=True)
+def _any_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled here, so every Triton will do."""
+    monkeypatch.setattr(strip_launch, "ANY_ROW", True)
+
+
+def planned(chain: Chain, problem: Problem, capability: int = 90, real: bool = False) -> LaunchPlan:
+    problem = replace(problem, device=f"cuda:sm{capability}")
+    plan = fused(chain, problem)
+    shapes = problem.input.dims, problem.weight, chain.shapes(problem)[-1].dims
+    strides = tuple(five(torch.empty(shape, device="meta").stride()) for shape in shapes)
+    draft = Draft(
+        lower.lowered(chain, plan),
+        plan.chain.core(problem),
+        three(problem.spatial, 1),
+        strides,  # type: ignore[arg-type]
+        [name for name, _ in chain.dims(problem)],
+        torch.device("cpu"),
+        Gpu(capability, 132, real),
+    )
+    return LaunchPlan(draft, lambda _, shape: heuristic(shape, capability))
+
+
+def kernels(found: LaunchPlan) -> str:
+    return " ".join(launch.kernel.__name__ for launch in found.launches)
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("n2 ci8 co8 i9x9 k2 s2", "pack convolve"),  # every tap finds an input: none careful
+        ("n2 ci8 co8 i9x9 k1", "pack convolve"),
+        ("n2 ci8 co8 i9x9 k3 s2", "pack convolve convolve"),
+        ("n2 ci8 co8 i9x9 k2 s2 op1", "pack convolve convolve"),
+        ("n2 ci8 co8 i9x9 k3 s2 g8", "pack convolve"),  # product by product in any case
+    ],
+)
+def test_careful_launch_where_a_tap_leaves_the_input(line: str, names: str) -> None:
+    problem = Problem.parse(line)
+    assert kernels(planned(Chain(conv_transpose(2)), problem)) == names
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    ("slug", "names"),
+    [
+        (PLAIN, "pack convolve convolve"),
+        (SOFTMAX, "pack convolve convolve"),
+        (POOL, "pack convolve convolve merge convolve convolve"),
+        (NORM, "pack convolve convolve merge finish"),
+    ],
+)
+def test_launches_of_the_operators(slug: str, names: str, capability: int) -> None:
+    """Input and weights are copied once, however many passes read them."""
+    case = OPERATORS[slug].case("benchmark").on("fp16", "cuda")
+    found = kernels(planned(OPERATORS[slug].bound(case), case.problem, capability))
+    assert found.replace(" finish", "").startswith(names.replace(" finish", ""))
+
+
+@pytest.mark.parametrize(
+    ("line", "careful"),
+    [
+        ("n2 ci16 co32 i9x9 k2 s2 fp32 tf32 cuda", False),
+        ("n2 ci64 co64 i9x9 k2 s2 fp16 cuda", False),
+        ("n2 ci16 co32 i9x9 k2 s2 fp16 cuda", True),  # blocks of channels read on
+        ("n2 ci64 co64 i9x9 k3 s1 fp16 cuda", True),
+    ],
+)
+def test_a_careful_launch_follows_hopper_where_weights_meet_zeros(line: str, careful: bool) -> None:
+    problem = Problem.parse(line)
+    found = planned(Chain(conv_transpose(2)), problem, real=True)
+    names = "pack convolve_strip" + " convolve" * careful
+    assert kernels(found) == names
+
+
+@pytest.mark.parametrize("arithmetic", ["tf32", "fp16", "bf16"])
+def test_hopper_has_loops_of_its_own(arithmetic: str) -> None:
+    case = OPERATORS[PLAIN].case("benchmark").on(arithmetic, "cuda")
+    chain = OPERATORS[PLAIN].bound(case)
+    assert "convolve_strip" in kernels(planned(chain, case.problem, real=True))
+    for capability in (80, 100):
+        found = planned(chain, case.problem, capability, real=True)
+        assert kernels(found) == "pack convolve convolve"
+
+
+def test_where_gluon_has_no_such_views_portable_kernels_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop of windows is not concerned: its boxes lie side by side."""
+    monkeypatch.setattr(strip_launch, "ANY_ROW", False)
+    for slug, names, engine in (
+        (PLAIN, "pack convolve convolve", "portable"),
+        (SOFTMAX, "pack convolve convolve", "portable"),
+        (MAX, "pack convolve_window convolve finish", "hopper_window"),
+    ):
+        case = OPERATORS[slug].case("benchmark").on("fp16", "cuda")
+        found = planned(OPERATORS[slug].bound(case), case.problem, real=True)
+        assert kernels(found) == names
+        assert [each.engine for each in found.served] == [engine]
+
+
+@pytest.mark.parametrize("line", ["n4 ci16 co64 i64x64 k2 s2", "n4 ci40 co64 i64x64 k1x2 s1x2"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_weights_of_the_next_slot_are_not_met(line: str, dtype: str) -> None:
+    """A block of channels that reads on into the next tap multiplies it by zero: not if it is NaN.
+
+    So blocks must divide what a slot keeps, or a careful launch must follow.
+    """
+    problem = Problem.parse(f"{line} {dtype}")
+    found = planned(Chain(conv_transpose(2)), problem, real=True)
+    for launch in found.launches:
+        if launch.kernel.__name__ == "convolve_strip":
+            geometry, config = launch.arguments[-3:-1]
+            careful = kernels(found).endswith(" convolve")
+            assert geometry.kept % config.depth == 0 or careful, (geometry.kept, config.depth)
+
+
+def test_scratch_does_not_overlap() -> None:
+    chain = Chain(conv_transpose(2), batch_norm(training=True), max_pool(2), group_norm(2))
+    found = planned(chain, Problem.parse("n3 ci5 co6 i9x8 k3 p1"))
+    ends = 0
+    for at, size, dtype in found.scratch:
+        assert at >= ends
+        assert at % 16 == 0
+        ends = at + size * dtype.itemsize
+    assert ends <= found.bytes
+
+
+def test_plans_are_kept_by_the_objects_asked_about() -> None:
+    """Equal chains share a plan; every object kept is alive, so that none is taken for another."""
+    problem = Problem.parse("n2 ci5 co6 i9x8 k3 p1 cuda:sm90")
+    chains = [Chain(conv_transpose(2), scale(factor)) for factor in (2.0, 2.0, 0.0, -0.0)]
+    plans = [backend._meet(chain, problem) for chain in chains]
+    assert plans[0] is plans[1]
+    assert len({id(plan) for plan in plans}) == 3
+    for chain, plan in zip(chains, plans, strict=True):
+        assert backend._met[id(chain), id(problem)] == (chain, problem, plan)
+    backend._met.update({(-number, 0): (chain, problem, plan) for number in range(4096)})
+    backend._meet(chain, problem)
+    assert len(backend._met) == 1

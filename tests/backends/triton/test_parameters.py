@@ -1,0 +1,188 @@
+"""Launches by the CUDA driver itself: the same ones that Triton makes, in any thread, or none."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from transfuse.backends.triton import driver, parameters
+from transfuse.backends.triton.parameters import ParameterBuffers, Strange
+from transfuse.backends.triton.versions import ANY_ROW
+from transfuse.operators import OPERATORS
+from transfuse.problem import Problem
+from transfuse.stages import conv_transpose, sigmoid
+
+from .conftest import Child
+
+PLAIN, SOFTMAX, POOL, NORM, MAX = OPERATORS
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """``launches.py``, with a driver that only looks."""
+    import triton
+
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        pytest.skip("no C compiler, which Triton needs to launch anything")
+    folder = tmp_path_factory.mktemp("driver")
+    library = folder / "libcuda.so.1"
+    include = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
+    options = ["-O1", "-shared", "-fPIC", f"-I{include}", f"-Wl,-soname,{library.name}"]
+    source = HERE / "stub" / "libcuda.c"
+    subprocess.run([compiler, *options, str(source), "-o", str(library)], check=True)
+    child = Child(
+        str(library),
+        script="launches.py",
+        TRITON_INTERPRET="0",
+        TRITON_LIBCUDA_PATH=str(folder),
+        TRITON_CACHE_DIR=str(folder / "compiled"),
+    )
+    yield child
+    child.close()
+
+
+SMALL = {"stages": (conv_transpose(2),), "problem": Problem.parse("n1 ci16 co16 i8x8 k2 s2 fp16")}
+
+
+def case(slug: str, arithmetic: str) -> dict[str, Any]:
+    found = OPERATORS[slug].case("benchmark").on(arithmetic, "cuda")
+    stages, problem = OPERATORS[slug].bound(found).stages, replace(found.problem, batch=2)
+    return {"stages": stages, "problem": problem}
+
+
+JOBS: dict[str, tuple[dict[str, Any], str, int]] = {
+    "small": (
+        SMALL,
+        *(("pack convolve_strip convolve", 5) if ANY_ROW else ("pack convolve", 2)),
+    ),
+    "softmax tf32": (
+        case(SOFTMAX, "tf32"),
+        *(("pack convolve_strip convolve", 5) if ANY_ROW else ("pack convolve convolve", 4)),
+    ),
+    "windows": (case(MAX, "fp16"), "pack convolve_window convolve finish", 4),
+    "statistics": (case(NORM, "fp16"), "pack convolve convolve merge finish finish", 4),
+    "sigmoid of fp64": (
+        {
+            "stages": (conv_transpose(1, "bias"), sigmoid()),
+            "problem": Problem.parse("n2 ci5 co7 i9 k3 s2 fp64"),
+        },
+        "pack convolve convolve",
+        4,
+    ),
+    "no maps": (SMALL | {"capability": 80}, "pack convolve", 0),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_what_triton_passes(name: str, launches: Child) -> None:
+    """Grid, block, shared memory, stream and every byte of every parameter, also at new places."""
+    job, kernels, maps = JOBS[name]
+    found = launches(do="same", **job)
+    assert found["kernels"] == kernels.split()
+    assert found["same"] == [True] * 3
+    assert found["launched"] == [len(kernels.split())] * 3
+    assert found["moved"], "scratch memory at another place is not the same launch"
+    assert found["maps"] == maps
+
+
+def test_threads(launches: Child) -> None:
+    found = launches(do="threads", **SMALL)
+    assert found["raised"] == []
+    assert found["launched"]
+    assert found["mixed"] == 0
+    assert found["calls"] == 160
+    assert 1 <= found["kept"] <= 4, "as many buffers as calls that ran at once"
+
+
+def test_what_the_driver_refuses_is_raised_by_its_name(launches: Child) -> None:
+    found = launches(do="failing", code=701, **SMALL)
+    assert found["raised"] == "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701), launching pack"
+    assert found["after"]
+
+
+def test_a_thread_of_no_context(launches: Child) -> None:
+    assert launches(do="fresh", **SMALL)
+
+
+@pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
+@pytest.mark.parametrize("chained", [True, False])
+def test_a_profiler_is_told(hook: str, chained: bool, launches: Child) -> None:
+    found = launches(do="watched", hook=hook, chained=chained, **SMALL)
+    count = found["launches"]
+    assert found["alone"] == (count, 0)
+    assert found["hooked"] == (count, count)
+    assert found["told"] == count
+
+
+STRANGE: dict[str, Any] = {
+    "clusters": {"changes": {"num_ctas": 2}},
+    "cooperative": {"changes": {"launch_cooperative_grid": True}},
+    "dependent": {"changes": {"launch_pdl": True}},
+    "scratch": {"changes": {"global_scratch_size": 64}},
+    "profile": {"changes": {"profile_scratch_size": 64}},
+    "warps": {"changes": {"num_warps": 16}},
+    "one more": {"changes": {}, "ptx": (r"\.entry \w+\(", r"\g<0>\n.param .u64 other,")},
+    "one less": {"changes": {}, "ptx": (r",\s+\.param[^,]*\n\)", "\n)")},
+    "of another size": {"changes": {}, "ptx": (r"\.u64( \.ptr)", r".u32\1")},
+    "of no size": {"changes": {}, "ptx": (r"\.param \.u32", ".param .texref")},
+    "two kernels": {"changes": {}, "ptx": (r"(?s).*", r"\g<0>\g<0>")},
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_triton_launches_what_is_not_understood(name: str, launches: Child) -> None:
+    assert launches(do="strange", **STRANGE[name], **SMALL) is True
+
+
+def test_places_are_bounded(launches: Child) -> None:
+    kept = launches(do="places", count=150, **SMALL)
+    assert max(kept) == parameters.PLACES
+    assert min(kept[parameters.PLACES :]) < parameters.PLACES
+
+
+def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "launcher", lambda: None)
+    assert ParameterBuffers.of([], [], [], 0) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "size", "expected"),
+    [
+        (1, 4, "01000000"),
+        (-2, 4, "feffffff"),
+        (2**32 + 5, 8, "0500000001000000"),
+        (True, 1, "01"),
+        (1.0, 4, "0000803f"),
+        (1.0, 8, "000000000000f03f"),
+        (1e300, 4, "0000807f"),  # as C rounds it
+        (0.1, 4, "cdcccc3d"),
+        (-0.0, 4, "00000080"),
+    ],
+)
+def test_numbers(value: Any, size: int, expected: str) -> None:
+    assert parameters.number(value, size).hex() == expected
+
+
+@pytest.mark.parametrize(("value", "size"), [(1.0, 2), (1, 16), ("a", 4), (None, 4)])
+def test_numbers_of_no_known_form(value: Any, size: int) -> None:
+    with pytest.raises(Strange, match=f"in {size} bytes"):
+        parameters.number(value, size)
+
+
+def test_a_launch_is_told_in_56_bytes() -> None:
+    """As ``cuda.h`` has it on every 64-bit platform."""
+    told = driver.LaunchConfig
+    offsets = {name: getattr(told, name).offset for name, _ in told._fields_}
+    assert offsets == {
+        "grid": 0, "block": 12, "shared": 24, "stream": 32, "attributes": 40, "count": 48,
+    }  # fmt: skip
+    assert parameters.CONFIG == 56
