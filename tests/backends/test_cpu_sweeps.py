@@ -383,6 +383,15 @@ def test_no_values() -> None:
     prepare(Each(replace(nothing, slot=1), X, (("x", nothing),)))([0, 0])
 
 
+def test_a_number_in_place_of_values() -> None:
+    view, out = (View(slot, torch.float32, (2, 3, 6), (18, 6, 1)) for slot in (0, 1))
+    values, slots = (("x", view),), [torch.zeros(36), torch.zeros(36)]
+    two = parse("2.0")
+    right(Each(out, two, values), slots)
+    right(Fold((View(1, torch.float32, (2, 3), (3, 1)),), "sum", values, two), slots)
+    right(Slide(out, "sum", values, (3,), (1,), (1,), (1,), before=two), slots)
+
+
 V = View(0, torch.float32, (2, 3), (3, 1))
 
 
