@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from transfuse.backends.triton.strides import Five
 from transfuse.backends.triton.lower import Part, TileOp
+from transfuse.backends.triton.strides import Five
 from transfuse.stages.window import ExtremumPool, Window
 
 SOURCES = blake2b(
