@@ -1,6 +1,9 @@
 """The core's sweeps against their definition: random views, types, expressions and foldings."""
 
+import ctypes
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
 from math import prod
 from random import Random
 from typing import Any, get_args
@@ -10,8 +13,10 @@ import torch
 from torch import Tensor
 
 from tests.sweeping import at, expected
+from transfuse.backends.cpu import library
+from transfuse.backends.cpu.bytecode import TooLong
 from transfuse.backends.cpu.sweeps import prepare
-from transfuse.maths.expr import Expr, X, call, name
+from transfuse.maths.expr import Expr, X, call, name, parse
 from transfuse.sweeps import Each, Fold, Folding, Slide, Sweep, View
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
