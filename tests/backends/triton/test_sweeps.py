@@ -157,6 +157,13 @@ def test_in_place(interpreter: Child) -> None:
     assert torch.equal(answer["slots"][0][0], (x.relu() + x).flatten())
 
 
+def test_a_number(interpreter: Child) -> None:
+    """An expression of no values gives the same for all."""
+    sweep = Each(View(0, torch.float32, (3, 5), (5, 1)), parse("2.5"), ())
+    answer = interpreter(sweep=sweep, slots=[empty(15)])
+    assert answer["slots"][0][0].tolist() == [2.5] * 15
+
+
 def test_nothing_to_write() -> None:
     x = empty(2, 0, 5)
     sweep = Each(whole(0, x), parse("x"), (("x", whole(1, x)),))

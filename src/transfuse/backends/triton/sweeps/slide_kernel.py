@@ -107,7 +107,8 @@ def met(
     for i in tl.static_range(FIRST, LAST):
         to = tl.broadcast_to(spot(views, rows, cols, i, B), total.shape)
         values = values + (tl.load(to, mask=inside, other=0.0).to(ACC),)
-    v = tl.broadcast_to(evaluate(BEFORE, total, values, numbers, 0), total.shape)
+    v = evaluate(BEFORE, total, values, numbers, 0)
+    v = tl.broadcast_to(v, total.shape)
     if P.folding == "max":
         total = larger(total, tl.where(inside, v, float("-inf")))
     elif P.folding == "sign":
@@ -168,5 +169,6 @@ def slide(
         if P.divisor >= 0:
             count += number(numbers, P.divisor, count)
         total = quotient(total, count)
-    y = tl.broadcast_to(evaluate(AFTER, total, others, numbers, P.number), total.shape)
+    y = evaluate(AFTER, total, others, numbers, P.number)
+    y = tl.broadcast_to(y, total.shape)
     write(views, rows, cols, live_rows & live_cols, y, 0, B)
