@@ -62,13 +62,15 @@ sanitize: $(SANITIZED) ## the core's tests with the address and undefined-behavi
 	@echo "fuzz"
 	@$(WATCHED) $(BIN)/python tests/fuzz.py --calls 4000 --seed 1
 
-SANITIZED_TESTS := $(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random boundary decide functions maps sweeps)
+SANITIZED_TESTS := $(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random boundary decide functions maps operands \
+	sweeps sweep_boundary)
 
 # Only the core is emulated, torch is not: the library that the tests load passes every call on.
 test-neon: $(EMULATED) ## the core's tests on NEON, emulated; needs qemu-user and g++-aarch64-linux-gnu
 	@echo "NEON, emulated"
 	@TRANSFUSE_CORE=$(CURDIR)/$(EMULATED) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 \
-		$(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random decide functions maps sweeps) tests/emulated
+		$(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random decide functions maps operands sweeps) \
+		tests/emulated
 
 # The wheel is built from the sdist, and both are tried as a user has them. It is for systems as old as its
 # symbols allow: what GCC 12 has for half floats comes from the compiler's own archive, not from the

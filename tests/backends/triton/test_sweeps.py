@@ -126,21 +126,28 @@ def test_moments_far_from_zero(interpreter: Child) -> None:
     assert ((var - right) / right).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("folding", ["max", "sum", "mean", "sign"])
-@pytest.mark.parametrize("adaptive", [True, False])
-def test_large_windows(folding: Any, adaptive: bool, interpreter: Child) -> None:
-    """As many taps as lie along the columns of a block, and more."""
-    x, sign = filled(2, 3, 31, 23), filled(3)
-    options: dict[str, Any] = {"adaptive": True}
-    sizes = (2, 3, 2, 3)
-    if not adaptive:
-        options = {"kernel": (9, 11), "stride": (12, 6), "padding": (4, 5), "dilation": (2, 1)}
-        sizes = (2, 3, 2, 4)
-    out = empty(*sizes)
-    others = (("sign", View(2, sign.dtype, sizes, (0, 1, 0, 0))),) if folding == "sign" else ()
-    sweep = Slide(whole(0, out), folding, (("x", whole(1, x)),), others=others, **options)
-    given = Drawn(sweep, [out.flatten(), x.flatten(), sign])
-    swept(interpreter, given, exact=folding != "mean")
+LARGE: dict[str, tuple[dict[str, Any], tuple[int, ...], list[str]]] = {
+    "global": ({"adaptive": True}, (1, 1), ["fold"]),
+    "adaptive": ({"adaptive": True}, (4, 2), ["fold"]),
+    "apart": ({"kernel": (9, 10), "stride": (9, 10), "divisor": 7.0}, (4, 2), ["fold"]),
+    "not even": ({"adaptive": True}, (5, 2), ["slide"]),
+    "overlapping": ({"kernel": (9, 10), "stride": (8, 10)}, (4, 2), ["slide"]),
+    "dilated": ({"kernel": (9, 10), "stride": (9, 10), "dilation": (1, 2)}, (4, 1), ["slide"]),
+}
+
+
+@pytest.mark.parametrize("folding", ["max", "sum", "mean"])
+@pytest.mark.parametrize("name", LARGE)
+def test_large_windows(folding: Any, name: str, interpreter: Child) -> None:
+    """Those that share no input are folded."""
+    options, space, kernels = LARGE[name]
+    if not options.get("adaptive"):
+        options = {"padding": (0, 0), "dilation": (1, 1)} | options
+    x, out = filled(2, 3, 36, 20), empty(2, 3, *space)
+    values, after = (("x", whole(1, x)),), parse("x + 1.0")
+    sweep = Slide(whole(0, out), folding, values, after=after, **options)
+    given = Drawn(sweep, [out.flatten(), x.flatten()])
+    assert swept(interpreter, given, exact=folding != "mean") == kernels
 
 
 def test_in_place(interpreter: Child) -> None:
@@ -148,6 +155,13 @@ def test_in_place(interpreter: Child) -> None:
     sweep = Each(whole(0, x), parse("maximum(x, 0.0) + x"), (("x", whole(0, x)),))
     answer = interpreter(sweep=sweep, slots=[x.flatten()])
     assert torch.equal(answer["slots"][0][0], (x.relu() + x).flatten())
+
+
+def test_a_number(interpreter: Child) -> None:
+    """An expression of no values gives the same for all."""
+    sweep = Each(View(0, torch.float32, (3, 5), (5, 1)), parse("2.5"), ())
+    answer = interpreter(sweep=sweep, slots=[empty(15)])
+    assert answer["slots"][0][0].tolist() == [2.5] * 15
 
 
 def test_nothing_to_write() -> None:
@@ -226,7 +240,7 @@ MAKERS: dict[str, Make] = {
     "over the batch": folded("moments", "1", "023"),
     "pool": pooled(NCHW),
     "pool of channels last": pooled(NHWC),
-    "pool of large windows": pooled(NCHW, 9),
+    "pool of large windows": pooled(NCHW, 33),
 }
 
 

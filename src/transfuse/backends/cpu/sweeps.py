@@ -98,7 +98,8 @@ def _slide(sweep: Slide) -> "_Ready":
     strides = [five(view.strides, 0) for view in views]
     axes = [_Axis(sizes[a], tuple(each[a] for each in strides)) for a in range(5)]
     inputs = sweep.values[0][1].sizes
-    channel, last = strides[1][1], strides[1][4] if inputs[-1] > 1 else 0
+    main = strides[1 if values else 0]
+    channel, last = main[1], main[4] if inputs[-1] > 1 else 0
     across = sizes[1] > 1 and channel > 0 and (channel < last or not last)
     found = before if not isinstance(sweep.before, Name) else None
     then = after if sweep.after is not X else None

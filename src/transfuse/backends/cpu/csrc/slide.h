@@ -13,7 +13,7 @@
 
 namespace TF_NAMESPACE {
 
-constexpr int64_t ROW_VALUES = 8192;        // of a row, where windows allow it
+constexpr int64_t ROW_VALUES = 2048;        // of a row, where windows allow it: several stay in the first-level cache
 constexpr int64_t KEPT_VALUES = 1 << 20;    // of rows that windows share
 constexpr int64_t SMALL_WINDOW = 64;        // values that may be added in the compute type
 

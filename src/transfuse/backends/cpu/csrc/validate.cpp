@@ -205,7 +205,6 @@ void sweep_code(const char* name, const transfuse_code* c, int32_t count, int32_
 // The windows of a slide along its three axes.
 void slide(const transfuse_sweep& s, int64_t* sizes) {
     within("axes of a slide", s.kept, 5, 5);
-    within("axes of a slide that are folded", s.folded, 0, 0);
     for (int a = 0; a < 3; a++) {
         within("inputs of a slide", sizes[2 + a] = s.inputs[a], 1, MOST);
         if (s.adaptive) continue;

@@ -52,16 +52,17 @@ def value(
 
 @triton.jit
 def mapped(
-    x, channels, valid, at, operands, S: tl.constexpr, STEP: tl.constexpr, AXIS: tl.constexpr
-):
+    x, channels, valid, at, tensors, numbers, S: tl.constexpr, STEP: tl.constexpr,
+    AXIS: tl.constexpr,
+):  # fmt: skip
     """A tile after step ``STEP`` of ``S``, a map. One that uses no x gives the same for all."""
     E: tl.constexpr = S.expr[STEP]
     COUNT: tl.constexpr = S.tensors[STEP]
-    tensors, numbers = operands
     values = ()
     for i in tl.static_range(COUNT):
         values = values + (value(x, channels, valid, at, tensors, S, STEP, i, AXIS),)
-    return tl.broadcast_to(evaluate(E, x, values, numbers, S.number[STEP]), x.shape)
+    y = evaluate(E, x, values, numbers, S.number[STEP])
+    return tl.broadcast_to(y, x.shape)
 
 
 @triton.jit

@@ -76,7 +76,7 @@ def apply_ops(
         elif S.ops[i] == "tanh":
             v = tanh(v)
         elif S.ops[i] == "map":
-            v = mapped(v, channels, valid, at, operands, S, i, AXIS)
+            v = mapped(v, channels, valid, at, tensors, numbers, S, i, AXIS)
         elif S.ops[i] == "softmax":
             if v.shape[AXIS] > 1 and not WHOLE:
                 v = tl.where(spread(live, AXIS), v, float("-inf"))

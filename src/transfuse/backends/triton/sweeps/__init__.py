@@ -25,6 +25,9 @@ def launches(
         return each_launch.launches(sweep, at)
     if isinstance(sweep, Fold):
         return fold_launch.launches(sweep, at, memory)
+    folded = slide_launch.folded(sweep)
+    if folded is not None:
+        return fold_launch.launches(folded, at, memory)
     return slide_launch.launches(sweep, at)
 
 

@@ -25,5 +25,6 @@ def each(
     cols, live_cols, _ = side(program % across, sizes, 1, 3 + B.rows.rank, COLS)
     values = read((pointers, strides), rows, cols, (live_rows, live_cols), 1, COUNT, B, ACC)
     blank = tl.zeros(SHAPE, ACC)
-    y = tl.broadcast_to(evaluate(E, blank, values, numbers, 0), blank.shape)
+    y = evaluate(E, blank, values, numbers, 0)
+    y = tl.broadcast_to(y, blank.shape)
     write((pointers, strides), rows, cols, live_rows & live_cols, y, 0, B)

@@ -159,7 +159,8 @@ def stored(
             x = tl.where(tl.abs(x) == float("inf"), x, x + tl.log(total))
         AFTER: tl.constexpr = F.after
         others = read(views, rows, cols, (live, live), 1, F.others, B, ACC)
-        y = tl.broadcast_to(evaluate(AFTER, x, others, numbers, F.number), x.shape)
+        y = evaluate(AFTER, x, others, numbers, F.number)
+        y = tl.broadcast_to(y, x.shape)
         write(views, rows, cols, live, y, 0, B)
 
 
@@ -181,7 +182,8 @@ def met(
         more, there, _ = side(step, sizes, 0, 3, ROWS)
         values = read(views, more, own, (there, live), F.others, F.values, B, ACC)
     blank = tl.zeros(SHAPE, ACC)
-    v = tl.broadcast_to(evaluate(BEFORE, blank, values, numbers, 0), blank.shape)
+    v = evaluate(BEFORE, blank, values, numbers, 0)
+    v = tl.broadcast_to(v, blank.shape)
     return taken(kept, v, live & there, KIND)
 
 

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """The kernel of ``Slide``: one result for each window.
 
-A window is walked tap by tap, all taps in one loop; few are written out, and many lie along the
-columns of a block. ``P`` is a ``slide_launch.Sliding``.
+A window is walked tap by tap, all taps in one loop; few are written out. ``P`` is a
+``slide_launch.Sliding``.
 """
 
 import triton
@@ -11,12 +11,11 @@ import triton.language as tl
 from transfuse.backends.triton.epilogue.arithmetic import larger, quotient
 from transfuse.backends.triton.epilogue.expressions import evaluate
 from transfuse.backends.triton.epilogue.operands import number
-from transfuse.backends.triton.sweeps.fold_kernel import largest
 from transfuse.backends.triton.sweeps.walk_kernel import plain, read, side, spot, write
 
 
 @triton.jit
-def starts(coordinates, windows, WHICH: tl.constexpr, ADAPTIVE: tl.constexpr):
+def starts(coordinates, windows, WHICH: tl.constexpr, P: tl.constexpr):
     """The first input of the windows at these coordinates; coordinates along all other axes."""
     found = ()
     for i in tl.static_range(len(coordinates)):
@@ -24,9 +23,11 @@ def starts(coordinates, windows, WHICH: tl.constexpr, ADAPTIVE: tl.constexpr):
             found = found + (coordinates[i],)
         else:
             window = windows[WHICH[i]]
-            if ADAPTIVE:
-                o = coordinates[i].to(tl.int64) * plain(window[0])
-                first = (o // plain(window[1])).to(tl.int32)
+            if P.adaptive:
+                o = coordinates[i]
+                if P.long:
+                    o = o.to(tl.int64)
+                first = (o * plain(window[0]) // plain(window[1])).to(tl.int32)
             else:
                 first = coordinates[i] * plain(window[3]) - plain(window[4])
             found = found + (first,)
@@ -34,7 +35,7 @@ def starts(coordinates, windows, WHICH: tl.constexpr, ADAPTIVE: tl.constexpr):
 
 
 @triton.jit
-def ends(coordinates, windows, WHICH: tl.constexpr, ADAPTIVE: tl.constexpr):
+def ends(coordinates, windows, WHICH: tl.constexpr, P: tl.constexpr):
     """The same, and the first input that is none of theirs."""
     found = ()
     for i in tl.static_range(len(coordinates)):
@@ -42,9 +43,12 @@ def ends(coordinates, windows, WHICH: tl.constexpr, ADAPTIVE: tl.constexpr):
             found = found + (coordinates[i],)
         else:
             window = windows[WHICH[i]]
-            if ADAPTIVE:
-                o = (coordinates[i].to(tl.int64) + 1) * plain(window[0]) + plain(window[1]) - 1
-                found = found + ((o // plain(window[1])).to(tl.int32),)
+            if P.adaptive:
+                o = coordinates[i] + 1
+                if P.long:
+                    o = o.to(tl.int64)
+                last = (o * plain(window[0]) + plain(window[1]) - 1) // plain(window[1])
+                found = found + (last.to(tl.int32),)
             else:
                 found = found + (plain(window[0]),)
     return found
@@ -103,7 +107,8 @@ def met(
     for i in tl.static_range(FIRST, LAST):
         to = tl.broadcast_to(spot(views, rows, cols, i, B), total.shape)
         values = values + (tl.load(to, mask=inside, other=0.0).to(ACC),)
-    v = tl.broadcast_to(evaluate(BEFORE, total, values, numbers, 0), total.shape)
+    v = evaluate(BEFORE, total, values, numbers, 0)
+    v = tl.broadcast_to(v, total.shape)
     if P.folding == "max":
         total = larger(total, tl.where(inside, v, float("-inf")))
     elif P.folding == "sign":
@@ -116,17 +121,6 @@ def met(
         else:
             count += tl.where(inside, 1.0, 0.0).to(ACC)
     return total, count
-
-
-@triton.jit
-def gathered(found, P: tl.constexpr):
-    """What is found along the columns of a block together."""
-    total, count = found
-    if P.folding == "max" or P.folding == "sign":
-        total = largest(total, 1)
-    else:
-        total = tl.sum(total, 1, keep_dims=True)
-    return total, tl.sum(count, 1, keep_dims=True)
 
 
 @triton.jit
@@ -158,18 +152,11 @@ def slide(
         flip = tl.where(others[P.sign] < 0, -1.0, 1.0).to(ACC)
     if P.folding == "max" or P.folding == "sign":
         total += float("-inf")
-    first = starts(rows, windows, OF_ROWS, P.adaptive), starts(cols, windows, OF_COLS, P.adaptive)
-    end = ends(rows, windows, OF_ROWS, P.adaptive), ends(cols, windows, OF_COLS, P.adaptive)
+    first = starts(rows, windows, OF_ROWS, P), starts(cols, windows, OF_COLS, P)
+    end = ends(rows, windows, OF_ROWS, P), ends(cols, windows, OF_COLS, P)
     found = (total, count)
     given = (views, windows, numbers)
-    if P.along:
-        for t in range(0, plain(taps[0]), B.cols.block):
-            at = t + tl.arange(0, B.cols.block)[None, :]
-            live = (live_rows, at < plain(taps[0]))
-            found = met(found, digits(at, windows, P), first, end, live, flip, given, B, P, ACC)
-        found = gathered(found, P)
-        live_cols = live_rows
-    elif KNOWN > 0:
+    if KNOWN > 0:
         for t in tl.static_range(KNOWN):
             found = met(found, digits(t, windows, P), first, end, live, flip, given, B, P, ACC)
     else:
@@ -182,5 +169,6 @@ def slide(
         if P.divisor >= 0:
             count += number(numbers, P.divisor, count)
         total = quotient(total, count)
-    y = tl.broadcast_to(evaluate(AFTER, total, others, numbers, P.number), total.shape)
+    y = evaluate(AFTER, total, others, numbers, P.number)
+    y = tl.broadcast_to(y, total.shape)
     write(views, rows, cols, live_rows & live_cols, y, 0, B)

@@ -5,22 +5,32 @@ and channels.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import product
 from math import prod
 
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import Part, parts
-from transfuse.backends.triton.sweeps.blocks import Across, Axis, Laid, laid, merged, told, widest
+from transfuse.backends.triton.sweeps.blocks import (
+    MOST,
+    Across,
+    Axis,
+    Laid,
+    laid,
+    merged,
+    told,
+    widest,
+)
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.backends.triton.sweeps.slide_kernel import slide
-from transfuse.sweeps import Slide, View
+from transfuse.maths.expr import X, substituted
+from transfuse.sweeps import Fold, Slide, View
 
-ELEMENTS = 1024
-"""Of a block."""
+ELEMENTS = (256, 1024)
+"""Of a block: where windows slide along its columns, and where they do not."""
 COLUMNS = (64, 16)
 MANY = 64
-"""Taps that lie along columns, so many at once, since they are neighbours in memory."""
+"""Taps of windows that are rather folded, where they lie side by side and share no input."""
 FEW = 16
 """Taps that are written out: a kernel is built for their number along each axis."""
 
@@ -47,6 +57,7 @@ class Sliding:
     folding: str
     taps: tuple[tuple[int, ...], ...]  # those that are written out: of each, its number along axes
     adaptive: bool
+    long: bool  # inputs times outputs pass 32 bits
     counts_padding: bool
     rows: tuple[int, ...]  # of each axis: the window along it, or -1
     cols: tuple[int, ...]
@@ -56,7 +67,6 @@ class Sliding:
     others: int
     values: int
     divisor: int  # where the number is to divide by; -1: none
-    along: bool  # taps lie along columns
     sign: int  # which of the others has the signs
 
 
@@ -83,6 +93,7 @@ def launches(sweep: Slide, at: Callable[[int], int]) -> list[Launch]:
         sweep.folding,
         _few(windows) if not sweep.adaptive else (),
         sweep.adaptive,
+        any(window.inputs * (window.outputs + 1) >= MOST for window in windows),
         sweep.counts_padding,
         rows,
         cols,
@@ -92,7 +103,6 @@ def launches(sweep: Slide, at: Callable[[int], int]) -> list[Launch]:
         len(results),
         len(views),
         divisor,
-        _many(windows),
         named.index("sign") if sweep.folding == "sign" else 0,
     )
     ints = tuple(tuple(map(told, astuple(window))) for window in windows)
@@ -101,14 +111,36 @@ def launches(sweep: Slide, at: Callable[[int], int]) -> list[Launch]:
     return [Launch(slide, found.blocks, arguments)]
 
 
+def folded(sweep: Slide) -> Fold | None:
+    """The same as a fold over axes of windows, where these are large and share no input."""
+    windows = _windows(sweep)
+    if sweep.folding == "sign" or prod(window.kernel for window in windows) < MANY:
+        return None
+    for window in windows:
+        apart = window.stride == window.kernel and not window.padding and window.dilation == 1
+        if sweep.adaptive:
+            apart = window.inputs == window.outputs * window.kernel
+        if not apart or window.inputs < window.outputs * window.kernel:
+            return None
+    kernel = tuple(window.kernel for window in windows)
+
+    def view(given: View) -> View:
+        n, c, *space = given.strides
+        steps = tuple(stride * size for stride, size in zip(space, kernel, strict=True))
+        sizes = (*sweep.out.sizes, *kernel)
+        return replace(given, sizes=sizes, strides=(n, c, *steps, *space))
+
+    folding, after = sweep.folding, sweep.after
+    if folding == "mean" and sweep.divisor is not None:
+        folding, after = "sum", substituted(after, {"x": X / sweep.divisor})
+    values = tuple((name, view(given)) for name, given in sweep.values)
+    return Fold((sweep.out,), folding, values, sweep.before, after, sweep.others)
+
+
 def _few(windows: Sequence[Window]) -> tuple[tuple[int, ...], ...]:
     """The taps of windows, where they are few."""
     kernel = [window.kernel for window in windows]
     return tuple(product(*map(range, kernel))) if prod(kernel) <= FEW else ()
-
-
-def _many(windows: Sequence[Window]) -> bool:
-    return prod(window.kernel for window in windows) >= MANY
 
 
 def _windows(sweep: Slide) -> list[Window]:
@@ -138,14 +170,9 @@ def _laid(
     key = [*range(results, len(views)), *range(results)]
     one = Axis(1, (0,) * len(views))
     *outer, inner = merged(found, key) or [one]
-    if _many(windows):
-        outer, inner = [*outer, inner], one
-        rows = Across(outer, ELEMENTS // MANY // 2, even=False)
-        block = laid(views, rows, Across([one], 2 * MANY), range(results, len(views)))
-        return block, tuple(axis.window for axis in outer), (-1,)
     outer = outer or [one]
     columns = widest(inner.size, COLUMNS)
     moved = range(results, len(views)) if inner.window >= 0 else ()
-    rows = Across(outer, ELEMENTS // columns, even=False)
+    rows = Across(outer, ELEMENTS[inner.window < 0] // columns, even=False)
     block = laid(views, rows, Across([inner], columns), moved)
     return block, tuple(axis.window for axis in outer), (inner.window,)
