@@ -103,7 +103,7 @@ MADE = {
                 batch_norm(bias="bias", training=True),
                 tanh(),
                 max_pool("window"),
-                channel_sum("channels"),
+                channel_sum("channels", keepdim=True),
                 scale("last"),
                 add("offset"),
             ),
