@@ -103,7 +103,8 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         torch.empty, Draft.memory = empty, place  # type: ignore[method-assign]
-    for memory, ready in zip(memories, calls._ready.values(), strict=False):
+    for ready in calls._ready.values():  # sweeps around it have scratch memory of their own
+        memory = next(each for each in memories if each.numel() == ready.launch_plan.bytes)
         for at, size, dtype in ready.launch_plan.scratch:
             memory[at : at + size * dtype.itemsize] = 255
         assert (memory == 255).all(), "written beside scratch memory"
@@ -129,7 +130,7 @@ def interpret(
     from transfuse.backends.triton import calls
 
     chain, problem = Chain(*stages), replace(problem, device="cuda:sm90")
-    shape = chain.shapes(problem)[-1].dims
+    shape = chain.result(problem)
     strides = strides or torch.empty(shape, device="meta").stride()
     span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if x.numel() else 0
     results, launched = [], []

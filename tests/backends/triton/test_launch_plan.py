@@ -7,7 +7,6 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from transfuse.backends import triton as backend
 from transfuse.backends.triton import lower
 from transfuse.backends.triton.draft import Draft
 from transfuse.backends.triton.engines.hopper_strip import strip_launch
@@ -19,7 +18,7 @@ from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
 from transfuse.plan import fused
 from transfuse.problem import Problem
-from transfuse.stages import batch_norm, conv_transpose, group_norm, max_pool, scale
+from transfuse.stages import batch_norm, conv_transpose, group_norm, max_pool
 
 PLAIN, SOFTMAX, POOL, NORM, MAX = OPERATORS
 
@@ -150,17 +149,3 @@ def test_scratch_does_not_overlap() -> None:
         assert at % 16 == 0
         ends = at + size * dtype.itemsize
     assert ends <= found.bytes
-
-
-def test_plans_are_kept_by_the_objects_asked_about() -> None:
-    """Equal chains share a plan; every object kept is alive, so that none is taken for another."""
-    problem = Problem.parse("n2 ci5 co6 i9x8 k3 p1 cuda:sm90")
-    chains = [Chain(conv_transpose(2), scale(factor)) for factor in (2.0, 2.0, 0.0, -0.0)]
-    plans = [backend._meet(chain, problem) for chain in chains]
-    assert plans[0] is plans[1]
-    assert len({id(plan) for plan in plans}) == 3
-    for chain, plan in zip(chains, plans, strict=True):
-        assert backend._met[id(chain), id(problem)] == (chain, problem, plan)
-    backend._met.update({(-number, 0): (chain, problem, plan) for number in range(4096)})
-    backend._meet(chain, problem)
-    assert len(backend._met) == 1

@@ -5,6 +5,7 @@ from math import log, nan, pi
 
 import pytest
 
+from transfuse.backends import triton as backend
 from transfuse.backends.triton import Triton, lower
 from transfuse.backends.triton.epilogue.op_table import OpArguments, thirds
 from transfuse.backends.triton.lower import Lowered, TileOp
@@ -90,8 +91,7 @@ def test_prologue_and_factor() -> None:
 
 def refusal(line: str, *then: Stage, before: tuple[Stage, ...] = ()) -> str:
     problem = replace(Problem.parse(line), device="cuda:sm90")
-    verdict = Triton().verdict(Chain(*before, conv_transpose(problem.rank), *then), problem)
-    return verdict.reason
+    return backend._refuses(Chain(*before, conv_transpose(problem.rank), *then), problem)
 
 
 FLAT = "n2 ci4 co6 i9x9 k3"
@@ -137,6 +137,13 @@ def test_refusals_before_the_convolution() -> None:
     assert told == "before the convolution it has no kernel for batch_norm(batch)"
     told = refusal(FLAT, before=(max_pool(2), avg_pool(3)))
     assert told == "before the convolution it has no kernel for avg_pool(3)"
+
+
+def test_windows_that_overlap_are_stored_where_products_cost_more() -> None:
+    then = (max_pool(3, 1, 1),)
+    told = refusal("n16 ci128 co64 i98x118 k3 s2 p1 fp16", *then)
+    assert told.startswith("windows of max_pool(3, stride 1, padding 1) overlap: to store")
+    assert not refusal("n16 ci1 co64 i98x118 k3 s2 p1 fp16", *then)
 
 
 def test_refused_without_a_gpu() -> None:

@@ -21,9 +21,10 @@ from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.errors import Declined
-from transfuse.plan import Pass, Plan, fused
+from transfuse.plan import Pass, Plan, fused, machine
 from transfuse.problem import Problem
 from transfuse.route import Route, route
+from transfuse.stages.window import Window
 from transfuse.sweeps import Sweep
 
 
@@ -75,6 +76,28 @@ def _refuses(chain: Chain, problem: Problem) -> str:
         lower.lowered(chain, fused(chain, problem))
     except lower.Refused as reason:
         return str(reason)
+    return _again(chain, problem)
+
+
+def _again(chain: Chain, problem: Problem) -> str:
+    """Whether windows that overlap are better left to a sweep; empty where they are not.
+
+    The convolution's kernel computes every value of a window for itself. That costs products, and
+    to store the values costs their way to memory and back.
+    """
+    rates, core, shapes = machine(problem.device), chain.core(problem), chain.shapes(problem)
+    for stage, before, after in zip(
+        chain.epilogue, shapes[chain.at + 1 :], shapes[chain.at + 2 :], strict=False
+    ):
+        if isinstance(stage, Window):
+            windows = stage.windows(problem.rank)
+            values = prod(kernel for kernel, *_ in windows) * after.positions
+            products = core.flops() * (values / before.positions - 1)
+            stored = 2 * before.numel * ELEMENTS[problem.dtype].compute.itemsize
+            if rates.seconds(problem.arithmetic, round(products), 0) > rates.seconds(
+                problem.arithmetic, 0, stored
+            ):
+                return f"windows of {stage} overlap: to store values costs less than to repeat them"
     return ""
 
 
