@@ -38,9 +38,11 @@ def files(operators: Iterable[Operator] = tuple(OPERATORS.values())) -> dict[str
 
 
 def write(operators: Iterable[Operator], folder: Path) -> None:
-    """Write the files of these operators into a folder."""
+    """Write the files of these operators into a folder; what stays the same is not built anew."""
     for name, text in files(operators).items():
-        (folder / name).write_text(text, encoding="utf-8")
+        path = folder / name
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 def macro(function: CFunction) -> str:
