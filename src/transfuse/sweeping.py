@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from transfuse.maths.expr import Expr, Name, X, folded, substituted
+from transfuse.maths.expr import Call, Expr, Name, X, folded, substituted
 from transfuse.maths.expr import name as symbol
+from transfuse.maths.primitives import PRIMITIVES
 from transfuse.problem import Shape
 from transfuse.stages import Stage
 from transfuse.stages.running import Running
@@ -167,6 +168,9 @@ class Sweeping:
         **options: Any,
     ) -> None:
         self._ready()
+        steps = zip(options.get("kernel", ()), options.get("stride", ()), strict=True)
+        if (options.get("adaptive") or any(k > step for k, step in steps)) and _costly(self.expr):
+            self.store()  # or it would be computed again for every window that a value is in
         n, c = self._dims[:2]
         reads = self._seen(self.expr, 1)
         before, names = self.expr, tuple(reads)
@@ -340,6 +344,12 @@ def _sides(
 def _size(expr: Expr, held: int) -> int:
     """Parts of an expression written out, where its x has so many."""
     return int(folded(expr, lambda e: held if e is X else 1, lambda _, sizes: 1 + sum(sizes)))
+
+
+def _costly(expr: Expr) -> bool:
+    """Whether it has more than plain arithmetic in it."""
+    used = (each.primitive for each in expr.walk() if isinstance(each, Call))
+    return not all(PRIMITIVES[each].exact for each in used)
 
 
 def _names(expr: Expr) -> set[str]:

@@ -131,13 +131,17 @@ class _Core:
 
     def __init__(self, chain: Chain, problem: Problem) -> None:
         self.chain, self.problem, self.plan = chain, problem, fused(chain, problem)
+        like = _calls().result(self.plan)
+        self.form = tuple(like.shape), like.stride()
 
     def __call__(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
     ) -> Tensor:
         if x.is_neg() or weight.is_neg():
             x, weight = x.resolve_neg(), weight.resolve_neg()
-        if out is not None and out.is_neg():
+        if out is None:
+            out = torch.empty_strided(*self.form, dtype=x.dtype, device=x.device)
+        elif out.is_neg():
             return out.copy_(self(x, weight, operands))
         try:
             y: Tensor = _calls().run(self.chain, self.plan, x, weight, operands, out)

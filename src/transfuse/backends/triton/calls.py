@@ -30,11 +30,9 @@ MOST = 4096
 
 @dataclass(frozen=True)
 class Ready:
-    """A launch_plan, the tensor it fills, and the plan it follows."""
+    """A launch plan, and the plan it follows."""
 
     launch_plan: LaunchPlan
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
     plan: Plan
 
 
@@ -47,36 +45,34 @@ def run(
     x: Tensor,
     weight: Tensor,
     operands: Mapping[str, Tensor],
-    out: Tensor | None,
+    out: Tensor,
 ) -> Tensor:
-    """The result of a chain, in ``out`` if that is given."""
+    """The result of a chain, in ``out``."""
     device = x.device
     if not plan.problem.batch:  # nothing to compute, and tiles are counted by the batch
-        return _result(plan, x, device) if out is None else out
+        return out
     flat = [_flat(operand, x.dim()) for operand in operands.values()] if operands else []
     moved = _moved(chain, operands, flat) if chain.updates else {}
-    strides = x.stride(), weight.stride(), None if out is None else out.stride()
-    known = (x, weight, *flat) if out is None else (x, weight, *flat, out)
+    types = tuple([(operand.dtype, operand.stride()) for operand in flat])
     # The id of a plan will do for a key: what is kept under it keeps the plan alive, so that no
     # other plan can have the same id.
-    types = tuple([(operand.dtype, operand.stride()) for operand in flat])
-    written = None if out is None else out.dtype
-    key = (id(plan), strides, types, written, device, _unaligned(known), tuned.generation())
+    key = (
+        id(plan), x.stride(), weight.stride(), out.stride(), out.dtype, types, device,
+        _unaligned((x, weight, out, *flat)), tuned.generation(),
+    )  # fmt: skip
     ready = _ready.get(key)
     if ready is None:
         if len(_ready) >= MOST:
             _ready.clear()
         named = dict(zip(operands, flat, strict=True))
         ready = _ready[key] = prepare(chain, plan, x, weight, named, out)
-    if out is None:
-        out = torch.empty_strided(ready.shape, ready.strides, dtype=x.dtype, device=device)
     follow(ready.launch_plan, [x, weight, out, *flat])
     write(operands, moved)
     return out
 
 
 def _moved(chain: Chain, operands: Mapping[str, Tensor], flat: list[Tensor]) -> dict[str, Tensor]:
-    """Packed of running statistics in place of them: a call that raises leaves these as they are.
+    """Copies of running statistics in place of them: a call that raises leaves these as they are.
 
     The same memory as views in the operands' own shapes, by name.
     """
@@ -120,11 +116,11 @@ def prepare(
     gpu: Gpu | None = None,
 ) -> Ready:
     """The launch plan for tensors that lie as these do; tiles are tuned or counted, or as told."""
-    result = _result(plan, x, torch.device("meta"))
+    like = result(plan) if out is None else out
     strides: tuple[Five, Five, Five] = (
         five(x.stride()),
         five(weight.stride()),
-        five((result if out is None else out).stride()),
+        five(like.stride()),
     )
     there, name = gpu or _gpu(x.device), tuned.gpu(x.device)
     lowered, core = lower.lowered(chain, plan), plan.chain.core(plan.problem)
@@ -137,14 +133,14 @@ def prepare(
     written = None if out is None else out.dtype
     names = list(operands)
     draft = Draft(lowered, core, source, strides, names, x.device, there, spread, written)
-    return Ready(LaunchPlan(draft, choose or best), tuple(result.shape), result.stride(), plan)
+    return Ready(LaunchPlan(draft, choose or best), plan)
 
 
-def _result(plan: Plan, x: Tensor, device: torch.device) -> Tensor:
-    """A tensor for the result: the layout is the input's."""
+def result(plan: Plan) -> Tensor:
+    """A likeness of the result: the layout is the input's."""
     dims = plan.chain.shapes(plan.problem)[-1].dims
     form = memory_format(dims, plan.problem.layout == "channels_last")
-    return torch.empty(dims, dtype=x.dtype, device=device, memory_format=form)
+    return torch.empty(dims, device="meta", memory_format=form)
 
 
 def explained(chain: Chain, plan: Plan) -> list[Explained]:

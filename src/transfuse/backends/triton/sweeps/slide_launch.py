@@ -31,7 +31,7 @@ ELEMENTS = (256, 1024)
 COLUMNS = (64, 16)
 MANY = 64
 """Taps of windows that are rather folded, where they lie side by side and share no input."""
-FEW = 16
+FEW = 32
 """Taps that are written out: a kernel is built for their number along each axis."""
 
 
