@@ -399,7 +399,7 @@ def test_chains_around_it(backend: str) -> None:
         then, expected = random.choice(
             [
                 ([sigmoid(), softmax("channels")], plain.sigmoid().softmax(1)),
-                ([channel_sum("channels")], plain.sum(1, keepdim=True)),
+                ([channel_sum("channels", keepdim=True)], plain.sum(1, keepdim=True)),
                 ([softmax("space")], plain.flatten(2).softmax(2).reshape(plain.shape)),
             ]
         )
@@ -425,7 +425,7 @@ def test_named_operators() -> None:
         operator(x, w, b, stride=2, output_size=[10, 9, 12]),
         conv_transpose(
             x, w, b, stride=2, output_padding=(1, 0, 1), backend="eager",
-            then=[max_pool(6), channel_sum("channels")],
+            then=[max_pool(6), channel_sum("channels", keepdim=True)],
         ),
     )  # fmt: skip
 

@@ -22,6 +22,8 @@ from transfuse.sweeps import Each, Fold, Folding, Slide, Sweep, View
 
 LARGEST = 160
 """Parts of an expression that waits: with one more stage it would be stored first."""
+MOST = 256
+"""Parts of one stage's expression: what has more is torch's affair."""
 WIDEST = 12
 """Tensors that an expression reads beside its values, likewise."""
 
@@ -115,6 +117,8 @@ class Sweeping:
     # The words of a walk.
 
     def map(self, expr: Expr, values: Mapping[str, Value] = {}) -> None:
+        if _size(expr, 1) > MOST:
+            raise NotImplementedError
         if not self._fits(expr, values):
             self.store()
         names = {key: symbol(self._name(value)) for key, value in values.items()}
