@@ -6,7 +6,7 @@ SANITIZED := build/sanitize/transfuse/backends/cpu/libtransfuse_cpu.so
 EMULATED := build/neon/libtransfuse_cpu.so
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-isas test-neon test-gpu lint types sanitize wheel format clean
+.PHONY: help demo test test-long test-isas test-neon test-gpu lint types sanitize wheel docs format clean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -82,6 +82,9 @@ wheel: $(READY) ## an sdist and a manylinux wheel, each installed and run in an 
 	} >build/wheel/log 2>&1 || { cat build/wheel/log; false; }
 	@mv build/wheel/*.tar.gz dist
 	@DIST=dist $(BIN)/python -m pytest -q tests/package
+
+docs: $(READY) ## write the page of which stage runs where anew
+	@$(BIN)/python -m transfuse.report.support docs/support.md
 
 format: $(READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet
