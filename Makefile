@@ -6,7 +6,7 @@ SANITIZED := build/sanitize/transfuse/backends/cpu/libtransfuse_cpu.so
 EMULATED := build/neon/libtransfuse_cpu.so
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-isas test-neon test-gpu lint types sanitize wheel generate format clean
+.PHONY: help demo test test-long test-isas test-neon test-gpu lint types sanitize wheel generate format clean docs
 MAKEFLAGS += --no-print-directory
 
 help: ## this list

@@ -7,7 +7,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from graphlib import TopologicalSorter
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -66,12 +68,20 @@ WITH = {
 
 @pytest.mark.parametrize("path", WITH["python"], ids=name)
 def test_python_blocks_run(path: Path) -> None:
-    """In order, in one namespace. Blocks that are not meant to run are marked ``py``."""
+    """In order, in one namespace. Blocks that are not meant to run are marked ``py``.
+
+    A block marked ``output`` is what the one above it prints.
+    """
     namespace: dict[str, object] = {"__name__": "document"}
+    printed = StringIO()
     for language, line, code in fences(path.read_text("utf-8")):
         if language == "python":
-            # As many empty lines before it as in the document, so that a traceback fits.
-            exec(compile("\n" * line + code, str(path), "exec"), namespace)
+            printed = StringIO()
+            with redirect_stdout(printed):
+                # As many empty lines before it as in the document, so that a traceback fits.
+                exec(compile("\n" * line + code, str(path), "exec"), namespace)
+        elif language == "output":
+            assert printed.getvalue() == code, f"{name(path)}:{line}"
 
 
 @pytest.mark.parametrize("path", WITH["console"], ids=name)

@@ -47,6 +47,10 @@ class Cpu(Backend):
         small = small and not single.serves(chain, problem)
         return Verdict(yields="torch is as fast at stride 1 on so few positions" if small else "")
 
+    def route(self, chain: Chain, problem: Problem) -> Route:
+        """Which stages of a chain run where; raises ``ValueError`` where it takes none."""
+        return _route(chain, problem)
+
     def plan(self, chain: Chain, problem: Problem) -> Plan:
         found = _route(chain, problem)
         return found.plan(_fused(found.core, found.inner), ELEMENTS[problem.dtype].compute.itemsize)

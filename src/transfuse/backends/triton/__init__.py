@@ -46,6 +46,10 @@ class Triton(Backend):
         declined = _declined.get((found.core, found.inner))
         return declined or Verdict(yields=_yields(chain, problem))
 
+    def route(self, chain: Chain, problem: Problem) -> Route:
+        """Which stages of a chain run where; raises ``ValueError`` where it takes none."""
+        return _route(chain, problem)
+
     def plan(self, chain: Chain, problem: Problem) -> Plan:
         found = _route(chain, problem)
         core = _copying(fused(found.core, found.inner))
