@@ -14,7 +14,20 @@ from transfuse.stages import ConvTranspose, Env, Kind, Number, Stage
 
 @dataclass(frozen=True, init=False)
 class Chain:
-    """What is computed: ``prologue -> conv -> epilogue``. Prints as the arrows it stands for."""
+    """What is computed: stages in order, exactly one of them the transposed convolution.
+
+    Args:
+        stages: those of ``transfuse.stages``; what stands before the convolution is on its input.
+            A string in one names a number or a tensor that a call gives.
+
+    Example::
+
+        >>> chain = Chain(avg_pool(2), ConvTranspose(2, "bias"), scale("gain"), sigmoid())
+        >>> print(chain)
+        avg_pool(2) -> conv_transpose2d(+ bias) -> scale(gain) -> sigmoid
+        >>> print(chain.bind({"gain": 2.0}))
+        avg_pool(2) -> conv_transpose2d(+ bias) -> scale(2.0) -> sigmoid
+    """
 
     stages: tuple[Stage, ...]
     conv: ConvTranspose = field(repr=False, compare=False)

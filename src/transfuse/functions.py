@@ -30,10 +30,18 @@ def conv_transpose(
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
-    """``then(conv_transpose(before(x), weight) + bias)``, as few kernels as a backend can make it.
+    r"""A transposed convolution with stages around it, in as few kernels as a backend can make it.
 
-    Along each axis input ``i`` adds ``x[i] * weight[k]`` to output
-    ``o = i * stride - before + k * dilation``, where ``before`` is the padding at its beginning.
+    .. math::
+        y = \text{then}(\text{conv}(\text{before}(x)))
+
+    where the convolution is, along each axis,
+
+    .. math::
+        \text{conv}(x)[n, c_o, o] = \text{bias}[c_o]
+            + \sum_{c_i, k} x[n, c_i, i] \cdot \text{weight}[c_i, c_o, k]
+        \quad\text{with}\quad
+        o = i \cdot \text{stride} - \text{padding\_before} + k \cdot \text{dilation}
 
     To torch the chain is one operation. Under autocast all its tensors are cast as torch's own
     convolutions cast theirs (float64 stays), and so is the result; a call with ``out`` casts
@@ -41,9 +49,9 @@ def conv_transpose(
     more than memory, it runs as torch operations; a fused backend asked for by name raises there.
 
     Args:
-        x: input (N, Ci, *spatial) or (Ci, *spatial), of 1 to 3 spatial axes
-        weight: (Ci, Co / groups, *kernel); the number of axes is the weight's
-        bias: (Co,)
+        x: input, of 1 to 3 spatial axes
+        weight: kernel; the number of axes is the weight's
+        bias: term of each channel after the convolution. Default: ``None``
         stride: one for all axes, or one for each; so are the three below. Default: 1
         padding: outputs that are taken away at both ends of an axis. Default: 0
 
@@ -59,17 +67,25 @@ def conv_transpose(
         dilation: inputs between two taps of the kernel. Default: 1
         groups: channels fall apart into so many convolutions. Default: 1
         output_size: the convolution's output, in place of ``output_padding``: its spatial sizes, or
-            all of them; legal are as many sizes of an axis as its stride is, from the least on
-        before: stages from ``transfuse.stages`` on the input
-        then: stages on the result of the convolution
-        out: where to write the result
+            all of them; legal are as many sizes of an axis as its stride is, from the least on.
+            Default: ``None``
+        before: stages from ``transfuse.stages`` on the input. Default: none
+        then: stages on the result of the convolution. Default: none
+        out: where to write the result. Default: a new tensor
         backend: the one to run on; another raises. Default: the first that serves
         precision: how float32 is multiplied on CUDA: ``ieee``, ``tf32``, or ``auto``, as torch is
-            set to
+            set to. Default: ``auto``
 
     Shape:
-        - output of the convolution: ``(in - 1) * stride - before - after + dilation * (kernel - 1)
-          + output_padding + 1`` for each axis
+        - x: :math:`(N, C_i, *)` or :math:`(C_i, *)`
+        - weight: :math:`(C_i, C_o / \text{groups}, *)`
+        - bias: :math:`(C_o)`
+        - y: :math:`(N, C_o, *)` or :math:`(C_o, *)` where no stage changes it; the convolution's
+          size along each axis is
+
+          .. math::
+              L_o = (L - 1) \cdot \text{stride} - \text{padding\_before} - \text{padding\_after}
+                  + \text{dilation} \cdot (K - 1) + \text{output\_padding} + 1
 
     Returns:
         Tensor: the chain's result, or ``out``
@@ -107,9 +123,56 @@ def conv_transpose1d(
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
-    """``torch.nn.functional.conv_transpose1d``: x (N, Ci, W) or (Ci, W).
+    r"""``torch.nn.functional.conv_transpose1d``, with more forms of ``padding``.
 
-    ``padding`` and ``output_size`` as in :func:`conv_transpose`; all else is torch's.
+    .. math::
+        y[n, c_o, o] = \text{bias}[c_o]
+            + \sum_{c_i, k} x[n, c_i, i] \cdot \text{weight}[c_i, c_o, k]
+        \quad\text{with}\quad
+        o = i \cdot \text{stride} - \text{padding\_before} + k \cdot \text{dilation}
+
+    along its axis. What autocast, traces and transforms make of a call is said at
+    :func:`conv_transpose`.
+
+    Args:
+        x: input
+        weight: kernel
+        bias: term of each channel. Default: ``None``
+        stride: one, or a tuple of one. Default: 1
+        padding: outputs that are taken away at both ends of an axis; or a pair ``(before, after)``
+            for each axis, ``"same"``, ``"same_upper"`` or ``"same_lower"``, as in
+            :func:`conv_transpose`. Default: 0
+        output_padding: outputs that are added at the end, fewer than stride or dilation. Default: 0
+        groups: channels fall apart into so many convolutions. Default: 1
+        dilation: inputs between two taps of the kernel. Default: 1
+        output_size: the sizes of y, in place of ``output_padding``: the spatial ones, or all of
+            them; legal are as many sizes of an axis as its stride is, from the least on.
+            Default: ``None``
+        out: where to write the result. Default: a new tensor
+        backend: the one to run on; another raises. Default: the first that serves
+        precision: how float32 is multiplied on CUDA: ``ieee``, ``tf32``, or ``auto``, as torch is
+            set to. Default: ``auto``
+
+    Shape:
+        - x: :math:`(N, C_i, W)` or :math:`(C_i, W)`
+        - weight: :math:`(C_i, C_o / \text{groups}, K_w)`
+        - bias: :math:`(C_o)`
+        - y: :math:`(N, C_o, W_o)` or :math:`(C_o, W_o)`, where
+
+          .. math::
+              W_o = (W - 1) \cdot \text{stride} - \text{padding\_before} - \text{padding\_after}
+                  + \text{dilation} \cdot (K_w - 1) + \text{output\_padding} + 1
+
+    Returns:
+        Tensor: y, or ``out``
+
+    Example::
+
+        >>> x, weight, bias = torch.randn(8, 16, 50), torch.randn(16, 32, 4), torch.randn(32)
+        >>> conv_transpose1d(x, weight, bias, stride=2, padding=1).shape
+        torch.Size([8, 32, 100])
+        >>> conv_transpose1d(x, weight, bias, 2, padding=((3, 0),)).shape
+        torch.Size([8, 32, 99])
     """
     return _convolve(
         1, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,
@@ -132,9 +195,57 @@ def conv_transpose2d(
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
-    """``torch.nn.functional.conv_transpose2d``: x (N, Ci, H, W) or (Ci, H, W).
+    r"""``torch.nn.functional.conv_transpose2d``, with more forms of ``padding``.
 
-    ``padding`` and ``output_size`` as in :func:`conv_transpose`; all else is torch's.
+    .. math::
+        y[n, c_o, o] = \text{bias}[c_o]
+            + \sum_{c_i, k} x[n, c_i, i] \cdot \text{weight}[c_i, c_o, k]
+        \quad\text{with}\quad
+        o = i \cdot \text{stride} - \text{padding\_before} + k \cdot \text{dilation}
+
+    along both axes. What autocast, traces and transforms make of a call is said at
+    :func:`conv_transpose`.
+
+    Args:
+        x: input
+        weight: kernel
+        bias: term of each channel. Default: ``None``
+        stride: one for both axes, or one for each. Default: 1
+        padding: outputs that are taken away at both ends of an axis; or a pair ``(before, after)``
+            for each axis, ``"same"``, ``"same_upper"`` or ``"same_lower"``, as in
+            :func:`conv_transpose`. Default: 0
+        output_padding: outputs that are added at the end, fewer than stride or dilation. Default: 0
+        groups: channels fall apart into so many convolutions. Default: 1
+        dilation: inputs between two taps of the kernel. Default: 1
+        output_size: the sizes of y, in place of ``output_padding``: the spatial ones, or all of
+            them; legal are as many sizes of an axis as its stride is, from the least on.
+            Default: ``None``
+        out: where to write the result. Default: a new tensor
+        backend: the one to run on; another raises. Default: the first that serves
+        precision: how float32 is multiplied on CUDA: ``ieee``, ``tf32``, or ``auto``, as torch is
+            set to. Default: ``auto``
+
+    Shape:
+        - x: :math:`(N, C_i, H, W)` or :math:`(C_i, H, W)`
+        - weight: :math:`(C_i, C_o / \text{groups}, K_h, K_w)`
+        - bias: :math:`(C_o)`
+        - y: :math:`(N, C_o, H_o, W_o)` or :math:`(C_o, H_o, W_o)`, where, and
+          :math:`W_o` alike,
+
+          .. math::
+              H_o = (H - 1) \cdot \text{stride} - \text{padding\_before} - \text{padding\_after}
+                  + \text{dilation} \cdot (K_h - 1) + \text{output\_padding} + 1
+
+    Returns:
+        Tensor: y, or ``out``
+
+    Example::
+
+        >>> x, weight = torch.randn(8, 16, 20, 20), torch.randn(16, 32, 3, 5)
+        >>> conv_transpose2d(x, weight, stride=(2, 1), padding=(1, 2)).shape
+        torch.Size([8, 32, 39, 20])
+        >>> conv_transpose2d(x, weight, stride=2, padding="same").shape
+        torch.Size([8, 32, 40, 40])
     """
     return _convolve(
         2, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,
@@ -157,9 +268,57 @@ def conv_transpose3d(
     backend: str | None = None,
     precision: Precision = "auto",
 ) -> Tensor:
-    """``torch.nn.functional.conv_transpose3d``: x (N, Ci, D, H, W) or (Ci, D, H, W).
+    r"""``torch.nn.functional.conv_transpose3d``, with more forms of ``padding``.
 
-    ``padding`` and ``output_size`` as in :func:`conv_transpose`; all else is torch's.
+    .. math::
+        y[n, c_o, o] = \text{bias}[c_o]
+            + \sum_{c_i, k} x[n, c_i, i] \cdot \text{weight}[c_i, c_o, k]
+        \quad\text{with}\quad
+        o = i \cdot \text{stride} - \text{padding\_before} + k \cdot \text{dilation}
+
+    along all three axes. What autocast, traces and transforms make of a call is said at
+    :func:`conv_transpose`.
+
+    Args:
+        x: input
+        weight: kernel
+        bias: term of each channel. Default: ``None``
+        stride: one for all axes, or one for each. Default: 1
+        padding: outputs that are taken away at both ends of an axis; or a pair ``(before, after)``
+            for each axis, ``"same"``, ``"same_upper"`` or ``"same_lower"``, as in
+            :func:`conv_transpose`. Default: 0
+        output_padding: outputs that are added at the end, fewer than stride or dilation. Default: 0
+        groups: channels fall apart into so many convolutions. Default: 1
+        dilation: inputs between two taps of the kernel. Default: 1
+        output_size: the sizes of y, in place of ``output_padding``: the spatial ones, or all of
+            them; legal are as many sizes of an axis as its stride is, from the least on.
+            Default: ``None``
+        out: where to write the result. Default: a new tensor
+        backend: the one to run on; another raises. Default: the first that serves
+        precision: how float32 is multiplied on CUDA: ``ieee``, ``tf32``, or ``auto``, as torch is
+            set to. Default: ``auto``
+
+    Shape:
+        - x: :math:`(N, C_i, D, H, W)` or :math:`(C_i, D, H, W)`
+        - weight: :math:`(C_i, C_o / \text{groups}, K_d, K_h, K_w)`
+        - bias: :math:`(C_o)`
+        - y: :math:`(N, C_o, D_o, H_o, W_o)` or :math:`(C_o, D_o, H_o, W_o)`, where, and
+          :math:`H_o` and :math:`W_o` alike,
+
+          .. math::
+              D_o = (D - 1) \cdot \text{stride} - \text{padding\_before} - \text{padding\_after}
+                  + \text{dilation} \cdot (K_d - 1) + \text{output\_padding} + 1
+
+    Returns:
+        Tensor: y, or ``out``
+
+    Example::
+
+        >>> x, weight = torch.randn(2, 16, 8, 10, 10), torch.randn(16, 8, 3, 3, 3)
+        >>> conv_transpose3d(x, weight, stride=2, padding=1, output_padding=1).shape
+        torch.Size([2, 8, 16, 20, 20])
+        >>> conv_transpose3d(x, weight, stride=2, padding=1, output_size=(15, 20, 19)).shape
+        torch.Size([2, 8, 15, 20, 19])
     """
     return _convolve(
         3, x, weight, bias, stride, padding, output_padding, groups, dilation, output_size, out,

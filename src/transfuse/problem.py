@@ -45,13 +45,36 @@ class Shape(NamedTuple):
 class Problem:
     """Sizes and options of a transposed convolution, element type, layout, device and precision.
 
-    ``precision`` says how float32 is multiplied: ``ieee``, or on CUDA ``tf32``, with 10 bits of
-    each factor. The other element types have one arithmetic each, and it stays ``ieee``.
-    ``spatial`` is the size of the tensor the caller hands in; where pooling comes first, the
-    convolution's own size is ``chain.core(problem).spatial``. ``padding`` and ``output_padding``
-    are of any sign: in them ``padding.py`` says that the two ends of an axis are padded unequally,
-    and ``expect_in_torch`` refuses what torch refuses. Other illegal values raise when the Problem
-    is built, with torch's exception type and the numbers in the message.
+    Illegal values raise when the Problem is built, with torch's exception type and the numbers in
+    the message. It prints as one line, which :meth:`parse` reads.
+
+    Args:
+        batch: samples
+        in_channels: channels of the input
+        out_channels: channels of the convolution's output
+        spatial: sizes of the tensor that the caller hands in; where pooling comes first, the
+            convolution's own are ``chain.core(problem).spatial``
+        kernel: sizes of the kernel
+        stride: one for each axis
+        padding: one for each axis, of either sign
+        dilation: one for each axis
+        output_padding: one for each axis, of either sign: with ``padding`` it says that the two
+            ends of an axis are padded unequally. ``expect_in_torch`` refuses what torch refuses
+        groups: channels fall apart into so many convolutions. Default: 1
+        dtype: element type: ``fp16``, ``bf16``, ``fp32`` or ``fp64``. Default: ``fp32``
+        layout: ``contiguous``, ``channels_last`` or ``strided``. Default: ``contiguous``
+        device: such as ``cpu`` or ``cuda:sm90``. Default: ``cpu``
+        precision: how float32 is multiplied: ``ieee``, or on CUDA ``tf32``, with 10 bits of each
+            factor. The other types have one arithmetic each, and it stays ``ieee``. Default:
+            ``ieee``
+
+    Example::
+
+        >>> problem = Problem.parse("n8 ci64 co32 i32x32 k4 s2 p1")
+        >>> problem.stride, problem.output().dims
+        ((2, 2), (8, 32, 64, 64))
+        >>> print(problem)
+        n8 ci64 co32 i32x32 k4 s2 p1 fp32 cpu
     """
 
     batch: int

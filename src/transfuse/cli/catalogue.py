@@ -1,5 +1,6 @@
 """list, show, explain, env: what there is, and what would run."""
 
+import re
 from dataclasses import replace
 from typing import Annotated, Any, NoReturn
 
@@ -20,6 +21,8 @@ from transfuse.problems import UnknownSlugError
 from transfuse.stages.text import CONVOLUTION, parse
 from transfuse.tables import facts
 
+MODULES = re.compile(r"\b(torch|typing|collections\.abc)\.")
+"""Where types come from: left out of signatures that are printed."""
 LINE = "n8 ci64 co64 i64x64 k4 s2 p1 fp16 cuda:sm90"
 
 
@@ -52,7 +55,7 @@ def show(slug: Slug, as_json: Json = False) -> None:
         "chain": str(op.chain),
         "c": document.c_signature(),
         "python": document.python_signature(),
-        "function": f"transfuse.{op.__name__}{op.signature}".replace("torch.Tensor", "Tensor"),
+        "function": f"transfuse.{op.__name__}{MODULES.sub('', str(op.signature))}",
         "cases": lines,
         "parameters": [vars(parameter) for parameter in document.parameters],
         "document": document.body,

@@ -27,7 +27,20 @@ OPERATORS: dict[str, Operator] = {
 
 
 def operator(slug: str) -> Operator:
-    """The named operator; an unknown slug raises with the known ones and the nearest."""
+    """The named operator.
+
+    Args:
+        slug: its name, with hyphens, as ``transfuse list`` prints it; an unknown one raises with
+            the known ones and the nearest
+
+    Returns:
+        Operator: the same object as the public function of that name
+
+    Example::
+
+        >>> operator("conv-transpose3d-max-max-sum") is transfuse.conv_transpose3d_max_max_sum
+        True
+    """
     if not isinstance(slug, str):
         example = next(iter(OPERATORS))
         raise TypeError(f"an operator's slug is a str, such as {example!r}, not {slug!r}")
@@ -35,7 +48,29 @@ def operator(slug: str) -> Operator:
 
 
 def solution(slug: str) -> Solution:
-    """The callable that takes exactly the parameters of the slug's document, in its order."""
+    """The callable that takes exactly the parameters of the slug's document, in its order.
+
+    Args:
+        slug: the operator's name, with hyphens, as ``transfuse list`` prints it; an unknown one
+            raises with the known ones and the nearest
+
+    Returns:
+        Solution: reads its inputs, writes to its output and returns None. Arrays are torch's,
+        NumPy's or anything with DLPack.
+
+    Example::
+
+        >>> input, kernel, output = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.empty(9)
+        >>> run = solution("conv-transpose-2d-square-input-asym-kernel")
+        >>> run(
+        ...     input, kernel, output.view(1, 1, 3, 3), batch_size=1, in_channels=1,
+        ...     out_channels=1, height=2, width=2, kernel_h=2, kernel_w=2, stride_h=1, stride_w=1,
+        ...     padding_h=0, padding_w=0, output_padding_h=0, output_padding_w=0, dilation_h=1,
+        ...     dilation_w=1, groups=1,
+        ... )
+        >>> output
+        tensor([1., 2., 1., 2., 4., 2., 1., 2., 1.])
+    """
     return operator(slug).solution
 
 

@@ -1,11 +1,12 @@
 """Operator: a chain with a name, a document and, from the two, every way to call it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from inspect import Parameter as Argument
 from inspect import Signature
+from inspect import signature as signature_of
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
@@ -14,12 +15,15 @@ from transfuse.arrays import adopt
 from transfuse.cases import Case
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError
-from transfuse.front import call, compute, exactly, kernel_groups
+from transfuse.front import Size, call, compute, exactly, kernel_groups
 from transfuse.geometry import integer
+from transfuse.padding import Padding
 from transfuse.problem import AXES, Problem, expect_in_torch
 from transfuse.problems import Document, Parameter, document
 from transfuse.stages import Number
-from transfuse.tensors import describe
+from transfuse.tensors import Precision, describe
+
+P = ParamSpec("P")
 
 OPTIONS = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
 """The per-axis options of a convolution, with torch's defaults."""
@@ -27,6 +31,18 @@ OWN = frozenset(
     {"input", "x", "weight", "groups", "output_size", "out", "backend", "precision", *OPTIONS}
 )
 """Names of every operator's own arguments, in calls and in messages."""
+TYPES: dict[str, Any] = {
+    **dict.fromkeys(OPTIONS, Size),
+    "padding": Padding,
+    "groups": int,
+    "output_size": Sequence[int] | None,
+    "out": Tensor | None,
+    "backend": str | None,
+    "precision": Precision,
+}
+"""The types of the keywords that are not the document's."""
+REALS = ("float", "double")
+"""The documents' types of real numbers; all others are integers."""
 SHORTEST = 5
 """The words that a problem line has at least: n, ci, co, i, k."""
 COUNTS = ("batch_size", "in_channels", "out_channels")
@@ -42,11 +58,28 @@ class _SignatureOf:
 class Operator:
     """A named chain: call it like a torch function, or as its document says with ``solution``.
 
-    Declaring one takes its slug, its chain (numbers and tensors by the document's names) and
-    named cases, one line each; the document is the shipped one of that slug unless given.
+    What a call takes follows from the document: the tensors, then by name its numbers and the
+    options of the convolution that it lists. ``inspect.signature`` has it; those that
+    :func:`declare` makes have it for type checkers, too.
+
+    Args:
+        slug: its name, with hyphens
+        chain: what it computes; strings in it are parameters of the document
+        document: what says its parameters and their order. Default: the shipped one of that slug
+        cases: problems under a name, one line each, with the document's numbers
+
+    Example::
+
+        >>> op = transfuse.operator("conv-transpose3d-max-max-sum")
+        >>> print(op.chain)
+        conv_transpose3d(+ conv_bias) -> max_pool(2) -> max_pool(3) -> sum(channels, keepdim=True)
+        >>> print(op.case("small"))
+        n2 ci3 co4 i4x4x7 k5 s2 p2 fp32 cpu
     """
 
     __signature__ = _SignatureOf()
+    _written: Signature | None = None
+    """The signature that a type checker sees, where there is one."""
 
     def __init__(
         self, slug: str, chain: Chain, *, document: Document | None = None, **cases: str
@@ -113,15 +146,24 @@ class Operator:
             Argument(name, Argument.POSITIONAL_OR_KEYWORD, annotation=Tensor)
             for name in ("x", "weight", *self.operands)
         ]
-        keywords: dict[str, Any] = {p.name: Argument.empty for p in self.scalars}
-        keywords |= {option: OPTIONS[option] for option in self.options}
+        arguments += [
+            Argument(p.name, Argument.KEYWORD_ONLY, annotation=float if p.type in REALS else int)
+            for p in self.scalars
+        ]
+        keywords: dict[str, Any] = {option: OPTIONS[option] for option in self.options}
         keywords |= {"groups": 1} if self.grouped else {}
         keywords |= {"output_size": None, "out": None, "backend": None, "precision": "auto"}
         arguments += [
-            Argument(name, Argument.KEYWORD_ONLY, default=default)
+            Argument(name, Argument.KEYWORD_ONLY, default=default, annotation=TYPES[name])
             for name, default in keywords.items()
         ]
-        return Signature(arguments, return_annotation=Tensor)
+        found = Signature(arguments, return_annotation=Tensor)
+        if self._written not in (None, found):
+            raise DocumentError(
+                f"{self.slug}: its function is written as {self._written}, "
+                f"but its document asks for {found}"
+            )
+        return found
 
     @cached_property
     def _arguments(self) -> "_Arguments":
@@ -177,6 +219,41 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<operator {self.slug}: {self.chain}>"
+
+
+class Typed(Operator, Generic[P]):
+    """An operator that type checkers and editors see as a function; made by :func:`declare`."""
+
+    def __init__(
+        self, function: Callable[P, Tensor], slug: str, chain: Chain, **given: Any
+    ) -> None:
+        super().__init__(slug, chain, **given)
+        self.__doc__ = function.__doc__
+        self._written = signature_of(function)
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Tensor: ...
+
+
+def declare(
+    slug: str, chain: Chain, *, document: Document | None = None, **cases: str
+) -> Callable[[Callable[P, Tensor]], Typed[P]]:
+    """An operator in place of the function below it, whose signature and docstring it takes.
+
+    The function has no body: the chain is what runs. Its signature is the one that the document
+    asks for, written out with names, types and defaults; a call says where it is another.
+
+    Args:
+        slug: as for :class:`Operator`, and so are the others
+        chain: what it computes
+        document: what says its parameters and their order
+        cases: problems under a name
+
+    Returns:
+        Callable: makes an operator of a function
+    """
+    return lambda function: Typed(function, slug, chain, document=document, **cases)
 
 
 class Solution:
@@ -255,7 +332,7 @@ class Solution:
 
 def number(parameter: Parameter, value: object) -> Number:
     """A scalar argument as its document's type: an integer, or a real number."""
-    if parameter.type in ("float", "double"):
+    if parameter.type in REALS:
         if type(value) is float:  # the usual case, and by far the quickest to see
             return value
         if isinstance(value, bool) or not isinstance(value, Real):

@@ -23,43 +23,72 @@ INF = math.inf
 
 @pointwise(torch=torch.add)
 def add(x: Any, term: Any) -> Any:
-    """``y = x + term``"""
+    """``y = x + term``
+
+    Args:
+        term: what is added
+    """
     return x + term
 
 
 @pointwise(torch=torch.sub)
 def sub(x: Any, term: Any) -> Any:
-    """``y = x - term``"""
+    """``y = x - term``
+
+    Args:
+        term: what is taken away
+    """
     return x - term
 
 
 @pointwise(torch=torch.mul)
 def scale(x: Any, factor: Any) -> Any:
-    """``y = x * factor``"""
+    """``y = x * factor``
+
+    Args:
+        factor: what x is multiplied by
+    """
     return x * factor
 
 
 @pointwise(torch=torch.div)
 def div(x: Any, divisor: Any) -> Any:
-    """``y = x / divisor``"""
+    """``y = x / divisor``
+
+    Args:
+        divisor: what x is divided by
+    """
     return x / divisor
 
 
 @pointwise
 def minimum(x: Any, other: Any) -> Any:
-    """``y = min(x, other)``; NaN where either is NaN."""
+    """``y = min(x, other)``; NaN where either is NaN.
+
+    Args:
+        other: what x is compared with
+    """
     return maths.minimum(x, other)
 
 
 @pointwise
 def maximum(x: Any, other: Any) -> Any:
-    """``y = max(x, other)``; NaN where either is NaN."""
+    """``y = max(x, other)``; NaN where either is NaN.
+
+    Args:
+        other: what x is compared with
+    """
     return maths.maximum(x, other)
 
 
 @pointwise(torch=torch.clamp)
 def clamp(x: Any, low: Any = -INF, high: Any = INF) -> Any:
-    """``y = min(max(x, low), high)``: ``low > high`` gives ``high``; NaN comes through."""
+    """``y = min(max(x, low), high)``: ``low > high`` gives ``high``; NaN comes through.
+
+    Args:
+        low: the least value that is let through. Default: -Inf
+        high: the largest. Default: Inf
+    """
     return maths.clamp(x, low, high)
 
 
@@ -155,7 +184,12 @@ def relu(x: Any) -> Any:
 
 @pointwise(torch=F.hardtanh)
 def hardtanh(x: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
-    """``y = min(max(x, min_val), max_val)``, with derivative 0 at both edges."""
+    """``y = min(max(x, min_val), max_val)``, with derivative 0 at both edges.
+
+    Args:
+        min_val: the least value that is let through. Default: -1
+        max_val: the largest. Default: 1
+    """
     return where(x <= min_val, min_val, where(x >= max_val, max_val, x))
 
 
@@ -167,19 +201,31 @@ def relu6(x: Any) -> Any:
 
 @pointwise(torch=F.leaky_relu)
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
-    """``y = x`` above 0, ``negative_slope * x`` elsewhere."""
+    """``y = x`` above 0, ``negative_slope * x`` elsewhere.
+
+    Args:
+        negative_slope: factor of what is not above 0. Default: 0.01
+    """
     return where(x > 0, x, negative_slope * x)
 
 
 @pointwise
 def prelu(x: Any, weight: Any) -> Any:
-    """``y = x`` above 0, ``weight * x`` elsewhere; a weight for each channel, or one for all."""
+    """``y = x`` above 0, ``weight * x`` elsewhere; a weight for each channel, or one for all.
+
+    Args:
+        weight: factor of what is not above 0
+    """
     return where(x > 0, x, weight * x)
 
 
 @pointwise(torch=F.elu)
 def elu(x: Any, alpha: Any = 1.0) -> Any:
-    """``y = x`` above 0, ``alpha * (exp(x) - 1)`` elsewhere."""
+    """``y = x`` above 0, ``alpha * (exp(x) - 1)`` elsewhere.
+
+    Args:
+        alpha: factor of what is not above 0; y approaches its negative. Default: 1
+    """
     return where(x > 0, x, alpha * maths.expm1(x))
 
 
@@ -191,7 +237,11 @@ def selu(x: Any) -> Any:
 
 @pointwise(torch=F.celu)
 def celu(x: Any, alpha: Any = 1.0) -> Any:
-    """``y = x`` above 0, ``alpha * (exp(x / alpha) - 1)`` elsewhere."""
+    """``y = x`` above 0, ``alpha * (exp(x / alpha) - 1)`` elsewhere.
+
+    Args:
+        alpha: scale of what is not above 0; y approaches its negative. Default: 1
+    """
     return where(x > 0, x, alpha * maths.expm1(x / alpha))
 
 
@@ -203,7 +253,12 @@ def silu(x: Any) -> Any:
 
 @pointwise(torch=F.softplus)
 def softplus(x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Any:
-    """``y = log(1 + exp(beta * x)) / beta``; ``x`` where ``beta * x > threshold``."""
+    """``y = log(1 + exp(beta * x)) / beta``; ``x`` where ``beta * x > threshold``.
+
+    Args:
+        beta: how sharp the bend is. Default: 1
+        threshold: where ``beta * x`` is larger, y is x itself. Default: 20
+    """
     return where(beta * x > threshold, x, maths.log1p(maths.exp(beta * x)) / beta)
 
 
@@ -239,19 +294,32 @@ def tanhshrink(x: Any) -> Any:
 
 @pointwise(torch=F.hardshrink)
 def hardshrink(x: Any, lambd: Any = 0.5) -> Any:
-    """``y = x`` further than ``lambd`` from 0, 0 within."""
+    """``y = x`` further than ``lambd`` from 0, 0 within.
+
+    Args:
+        lambd: how far from 0 values become 0. Default: 0.5
+    """
     return where(call("abs", x) <= lambd, 0.0, x)
 
 
 @pointwise(torch=F.softshrink)
 def softshrink(x: Any, lambd: Any = 0.5) -> Any:
-    """``y = x - lambd`` above ``lambd``, ``x + lambd`` below ``-lambd``, 0 between."""
+    """``y = x - lambd`` above ``lambd``, ``x + lambd`` below ``-lambd``, 0 between.
+
+    Args:
+        lambd: how far values are moved towards 0. Default: 0.5
+    """
     return where(x > lambd, x - lambd, where(x < -lambd, x + lambd, 0.0 * x))
 
 
 @pointwise(torch=F.threshold)
 def threshold(x: Any, threshold: Any, value: Any) -> Any:
-    """``y = x`` above ``threshold``, ``value`` elsewhere."""
+    """``y = x`` above ``threshold``, ``value`` elsewhere.
+
+    Args:
+        threshold: above it values stay
+        value: what the others become
+    """
     return where(x <= threshold, value, x)
 
 
@@ -269,14 +337,52 @@ def gelu_tanh(x: Any) -> Any:
 
 
 def gelu(approximate: Literal["none", "tanh"] = "none") -> Map:
-    """``y = x * Phi(x)``: ``gelu_erf``, or with ``approximate="tanh"`` ``gelu_tanh``."""
+    r"""GELU, as ``torch.nn.functional.gelu``.
+
+    .. math::
+        y = x \cdot \Phi(x)
+
+    where :math:`\Phi` is the distribution function of the normal distribution.
+
+    Args:
+        approximate: ``"none"`` is ``gelu_erf``, ``"tanh"`` is ``gelu_tanh``. Default: ``"none"``
+
+    Shape:
+        - x: any
+        - y: the same
+
+    Returns:
+        Map: the stage, for ``conv_transpose(…, then=[…])`` or a ``Chain``
+
+    Example::
+
+        >>> y = conv_transpose(x, w, then=[gelu("tanh")])
+    """
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', but got {approximate!r}")
     return gelu_tanh() if approximate == "tanh" else gelu_erf()
 
 
 def pow(exponent: int) -> Map:
-    """``y = x ** exponent`` for a whole exponent, by multiplication."""
+    r"""A whole power, by multiplication.
+
+    .. math::
+        y = x^{\text{exponent}}
+
+    Args:
+        exponent: an integer; a negative one gives the reciprocal of the power
+
+    Shape:
+        - x: any
+        - y: the same
+
+    Returns:
+        Map: the stage, for ``conv_transpose(…, then=[…])`` or a ``Chain``
+
+    Example::
+
+        >>> y = conv_transpose(x, w, then=[pow(3)])
+    """
     return _power(integer("pow: exponent", exponent))()
 
 

@@ -10,10 +10,30 @@ from transfuse.stages.base import Kind, Operand, Stage, parameter, shown
 
 @dataclass(frozen=True)
 class ConvTranspose(Stage):
-    """``y[n, co, o] = bias[co] + sum over ci, k of x[n, ci, i] * w[ci, co, k]``, ``i*s = o+p-k*d``.
+    r"""The transposed convolution of a chain; weight, sizes and options are a call's.
 
-    ``either_kernel``: a kernel that holds all output channels is dense whatever ``groups`` says.
-    ``weight_scale`` multiplies the weights, where a rewrite moved a constant into them.
+    .. math::
+        y[n, c_o, o] = \text{bias}[c_o]
+            + \sum_{c_i, k} x[n, c_i, i] \cdot \text{weight}[c_i, c_o, k]
+        \quad\text{with}\quad
+        o = i \cdot \text{stride} - \text{padding} + k \cdot \text{dilation}
+
+    Args:
+        rank: how many spatial axes there are: 1, 2 or 3
+        bias: term of each channel, or the name that a call gives it under. Default: none
+        either_kernel: a kernel that holds all output channels is dense whatever ``groups`` says.
+            Default: ``False``
+        weight_scale: what multiplies the weights, where a rewrite moved a constant into them.
+            Default: 1
+
+    Shape:
+        - x: :math:`(N, C_i, *)`
+        - y: :math:`(N, C_o, *)`
+
+    Example::
+
+        >>> print(Chain(ConvTranspose(2, bias="bias"), sigmoid()))
+        conv_transpose2d(+ bias) -> sigmoid
     """
 
     kind: ClassVar[Kind] = Kind.CONVOLUTION

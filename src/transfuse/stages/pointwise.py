@@ -28,14 +28,36 @@ from transfuse.symbols import Symbol, real
 Value = Number | str | Tensor
 """What an argument may be: a number, a tensor, or the name of either, given later."""
 
+SAME = """\
+Shape:
+    - x: any
+    - y: the same"""
+ARGUMENTS = f"""{SAME}
+    - a tensor among the arguments: one value per channel, or a shape that broadcasts to x's"""
+MADE = """\
+Returns:
+    Map: the stage, for ``conv_transpose(…, then=[…])`` or a ``Chain``"""
+USED = """\
+Example::
+
+    >>> y = conv_transpose(x, w, then=[{call}])"""
+"""The sections that the docstrings of pointwise functions have in common."""
+
 
 @dataclass(frozen=True)
 class Map(Stage):
     """``y = function(x, …)``, element by element. Made by calling a ``Function``.
 
-    A tensor among the arguments has one value per channel, ``(C,)``, or a shape that torch would
-    broadcast to that of x: a residual, a gate, a mask. ``shapes`` has those of the second kind by
-    their names, once a call has given them.
+    Args:
+        function: what is computed
+        arguments: its arguments, in order. A tensor among them has one value per channel,
+            ``(C,)``, or a shape that torch would broadcast to that of x: a residual, a gate, a mask
+        shapes: those of tensors of the second kind, by their names, once a call has given them
+
+    Example::
+
+        >>> leaky_relu(0.2).arguments
+        (0.2,)
     """
 
     kind: ClassVar[Kind] = Kind.POINTWISE
@@ -176,12 +198,22 @@ def axes_of(dims: tuple[int, ...], rank: int) -> tuple[int, ...]:
 class Function:
     """A pointwise function: called with an expression it gives one, and otherwise a stage.
 
-    >>> from transfuse.stages import leaky_relu, pointwise, sigmoid
-    >>> print(leaky_relu(0.2))
-    leaky_relu(0.2)
-    >>> gated = pointwise(lambda x, skip: x * sigmoid(x) + skip)
-    >>> print(gated.expr)
-    x * sigmoid(x) + skip
+    Made by :func:`pointwise`. Its docstring is that of the body, with the sections that hold for
+    every pointwise stage.
+
+    Args:
+        body: what is computed, as a function of ``x`` and of arguments
+        torch: torch's own function for the same. Default: none
+        name: what it is called. Default: the body's name
+
+    Example::
+
+        >>> from transfuse.stages import leaky_relu, pointwise, sigmoid
+        >>> print(leaky_relu(0.2))
+        leaky_relu(0.2)
+        >>> gated = pointwise(lambda x, skip: x * sigmoid(x) + skip)
+        >>> print(gated.expr)
+        x * sigmoid(x) + skip
     """
 
     def __init__(
@@ -205,8 +237,19 @@ class Function:
         if self.expr.logical:
             raise TypeError(f"{self.name} gives a condition, not a number: {self.expr}")
         self.torch = torch
-        self.__name__, self.__module__, self.__doc__ = self.name, body.__module__, body.__doc__
+        self.__name__, self.__module__, self.__doc__ = self.name, body.__module__, self._doc(body)
         self.__signature__ = inspect.Signature(rest, return_annotation=Map)
+
+    def _doc(self, body: Callable[..., Any]) -> str | None:
+        """The docstring of the body, with what holds for every pointwise stage where it lacks."""
+        if not body.__doc__:
+            return None
+        found = inspect.cleandoc(body.__doc__)
+        needed = ["0.5" for given in self.parameters.values() if given is inspect.Parameter.empty]
+        for section in (ARGUMENTS if self.parameters else SAME, MADE, USED):
+            if section.partition("\n")[0] not in found:
+                found += "\n\n" + section.format(call=f"{self.name}({', '.join(needed)})")
+        return found
 
     @property
     def exact(self) -> bool:
@@ -280,9 +323,13 @@ def pointwise(
             called once, with symbols; ``where(condition, a, b)`` stands for ``if``.
         torch: torch's own function for the same, where there is one.
 
+    Shape:
+        - x: any
+        - y: the same
+        - a tensor among the arguments: one value per channel, or a shape that broadcasts to x's
+
     Returns:
-        What makes stages: its arguments are numbers, or tensors with one value per channel or of
-        any shape that broadcasts to that of x.
+        Function: what makes stages; called with the arguments, it gives one
 
     Example::
 
