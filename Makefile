@@ -88,6 +88,9 @@ generate: $(READY) ## write the C functions anew from the operators' declaration
 	@$(BIN)/python -m transfuse.cfunctions
 	@$(MAKE) $(READY)
 
+docs: $(READY) ## write the page of which stage runs where anew
+	@$(BIN)/python -m transfuse.report.support docs/support.md
+
 format: $(READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format

@@ -19,7 +19,7 @@ from transfuse.stages import scale, sigmoid
 X, W = torch.ones(1, 2, 3, 3), torch.ones(2, 1, 2, 2)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fake:
     """A backend whose every result is one number, or which refuses."""
 
@@ -31,8 +31,8 @@ class Fake:
     def verdict(self, *_: Any) -> Verdict:
         return Verdict(self.reason)
 
-    def run(self, chain: Any, problem: Any, *tensors: Any) -> Tensor:
-        return torch.full(chain.shapes(problem)[-1].dims, self.value)
+    def prepare(self, chain: Any, problem: Any) -> Any:
+        return lambda *tensors: torch.full(chain.shapes(problem)[-1].dims, self.value)
 
 
 FAST, SLOW = Fake("fast", 1.0), Fake("slow", 2.0)
@@ -380,8 +380,8 @@ def test_overhead_of_a_repeated_call(monkeypatch: pytest.MonkeyPatch) -> None:
         def verdict(self, *_: Any) -> Verdict:
             return Verdict()
 
-        def run(self, *args: Any) -> Any:
-            return args[-1]
+        def prepare(self, *_: Any) -> Any:
+            return lambda *args: args[-1]
 
     monkeypatch.setattr(dispatch, "BACKENDS", (Nothing(),))
     for out in (None, OUT):

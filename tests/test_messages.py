@@ -44,7 +44,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a module for a stage": (
         lambda: T(X, W, then=[torch.nn.ReLU()]),  # type: ignore[list-item]
         TypeError,
-        "not ReLU: ReLU(); in transfuse.stages there are abs, add, avg_pool, batch_norm, celu, ",
+        "not ReLU: ReLU(); in transfuse.stages there are abs, adaptive_avg_pool, ",
     ),
     "rank": (
         lambda: Chain(conv_transpose(5)),

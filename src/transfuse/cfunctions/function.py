@@ -43,7 +43,7 @@ NORMS = ("batch_norm", "group_norm")
 
 
 @dataclass(frozen=True)
-class Program:
+class CoreCall:
     """What the core runs, as C++: the input's pool, the factor of the weights, the steps."""
 
     pool: str
@@ -176,14 +176,14 @@ class CFunction:
     def _steps(self, chain: Chain) -> Iterator[tuple[int, Instruction]]:
         return lower.steps(chain, self._shapes(chain))
 
-    def _program(self) -> Program:
+    def _program(self) -> CoreCall:
         """The program for the answers at hand."""
         assume = not self.operator.operands or bool(Symbol(FINITE, bool))
         chain = rewritten(self._bound, assume)
         if reason := lower.refusal(chain, self._shapes(chain)):
             raise DocumentError(f"{self.operator.slug}: the core cannot run it: {reason}")
         pool, factor = lower.prologue(chain), written(chain.conv.weight_scale)
-        return Program(
+        return CoreCall(
             "" if pool is None else _step(pool),
             "" if factor == "1.0" else factor,
             tuple(_step(each) for _, each in self._steps(chain)),
@@ -204,13 +204,13 @@ class CFunction:
 
     @property
     def runs(self) -> list[tuple[str, str]]:
-        def run(each: Program) -> str:
+        def run(each: CoreCall) -> str:
             listed = [f"{step}," for step in each.steps]
             return "\n".join(["call.run({", *listed, "});"]) if listed else "call.run({});"
 
         return self._cases(run)
 
-    def _cases(self, statement: Callable[[Program], str]) -> list[tuple[str, str]]:
+    def _cases(self, statement: Callable[[CoreCall], str]) -> list[tuple[str, str]]:
         """Conditions and statements; the last one has no condition, being for all that is left."""
         return cases(picked(self._programs, statement), usual="")
 

@@ -15,6 +15,7 @@ from triton.runtime.jit import JITFunction
 import transfuse
 from transfuse import dispatch, front, settings
 from transfuse.backends import triton as backend
+from transfuse.backends.base import prepared
 from transfuse.backends.eager import Eager
 from transfuse.backends.triton import Triton, calls, launch
 from transfuse.errors import UnsupportedError
@@ -59,9 +60,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
     monkeypatch.setattr(calls, "_ready", {})
     monkeypatch.setattr(front, "_checked", {})
     monkeypatch.setattr(backend, "_declined", {}, raising=False)
-    backend._verdict.cache_clear()
+    prepared.cache_clear()
     yield found
-    backend._verdict.cache_clear()
+    prepared.cache_clear()
 
 
 def call(x: Tensor = X, **options: Any) -> Tensor:

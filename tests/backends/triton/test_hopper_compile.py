@@ -115,6 +115,8 @@ def after_of(trial: Trial, geometry: StripGeometry) -> Epilogue:
             count=ones,
             factor=tuple(-1 for _ in ones),
             expr=tuple(PRELU if op == "map" else None for op in trial.ops),
+            tensors=tuple(int(op == "map") for op in trial.ops),
+            places=tuple((None,) if op == "map" else () for op in trial.ops),
         ),
         sign=0,
         early="",

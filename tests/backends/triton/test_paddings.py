@@ -1,4 +1,4 @@
-"""The GPU where outputs begin before the first tap and end beyond the last: lattice and kernels.
+"""The GPU where outputs begin before the first tap and end beyond the last: taps and kernels.
 
 Problems that torch has no options for; the definition is ``scatter``.
 """
@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from transfuse.backends.triton.config import Config, Shape
-from transfuse.backends.triton.lattice import Lattice, line
-from transfuse.backends.triton.tile import Tile
 
-from transfuse.backends.triton import hopper_window
+from transfuse.backends.triton.engines.hopper_window import window_layout
+from transfuse.backends.triton.engines.portable.tile import Tile
+from transfuse.backends.triton.engines.portable.tiling import Tiling
+from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.tap_table import TapTable, axis_taps
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.geometry import Axis, pooled
@@ -30,13 +31,13 @@ AXES = [
 WINDOWS = [(1, 1, 0), (2, 2, 0), (3, 2, 1)]
 
 
-def test_lattice_meets_every_pair_and_zeros_elsewhere() -> None:
+def test_taps_meet_every_pair_and_zeros_elsewhere() -> None:
     """``i*s = o + p - k*d``; in a flat copy a tap outside the input finds no neighbour's input."""
     for axis, (kernel, stride, padding) in product(AXES, WINDOWS):
         results = pooled(axis.size, kernel, stride, padding)
         if not results or axis.size < kernel - padding:
             continue
-        each = line(axis, (kernel, stride, padding), results, cover=False)
+        each = axis_taps(axis, (kernel, stride, padding), results, cover=False)
         for y, r in product(range(results), range(kernel)):
             o = stride * y - padding + r
             if not 0 <= o < axis.size:
@@ -113,21 +114,21 @@ FAR = Axis(9, 3, 1, -400_000, 1, -400_000)
 """Its outputs begin 400,000 positions before the first input."""
 
 
-def lattice_of(axis: Axis, pool: int) -> Lattice:
-    return Lattice.of((axis,), ((pool, pool, 0),), (axis.size // pool,), False)
+def taps_of(axis: Axis, pool: int) -> TapTable:
+    return TapTable.of((axis,), ((pool, pool, 0),), (axis.size // pool,), False)
 
 
 def test_shifts_far_back_are_divided_as_positives() -> None:
-    lattice = lattice_of(FAR, 2)
-    shape = Shape(lattice, 1, 3, 4, 1, 4, False, False, True, False, False)
-    tile = Tile.of(shape, Config("rows", (1, 1, 1, 16), 8, 16, 4, 2), "max")
-    for each, lift, apart in zip(lattice.lines, tile.lift, tile.apart, strict=True):
+    taps = taps_of(FAR, 2)
+    work = Workload(taps, 1, 3, 4, 1, 4, False, False, True, False, False)
+    tile = Tile.of(work, Tiling("rows", (1, 1, 1, 16), 8, 16, 4, 2), "max")
+    for each, lift, apart in zip(taps.axes, tile.lift, tile.apart, strict=True):
         for first, count, _ in each.entries:
             assert first - max(0, count - 1) * each.step + lift * apart >= 0
 
 
 def test_the_hopper_loop_with_a_window_says_how_far_back_it_takes() -> None:
     near = Axis(9, 3, 1, -400, 1, -400)
-    assert hopper_window.verdict(lattice_of(near, 2), 64, 1, "max", False) == ""
-    refusal = hopper_window.verdict(lattice_of(FAR, 2), 64, 1, "max", False)
+    assert window_layout.verdict(taps_of(near, 2), 64, 1, "max", False) == ""
+    refusal = window_layout.verdict(taps_of(FAR, 2), 64, 1, "max", False)
     assert refusal == "taps reach 200001 inputs back; it takes 4096"

@@ -43,7 +43,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, tuple[int, ...]]]] = [
     (LINE, (max_pool(2), add("r")), {"r": (3, 6, 4, 3)}),
     (LINE, (group_norm(3), add("r"), relu()), {"r": FULL}),
     (LINE, (softmax("channels"), scale("r")), {"r": FULL}),
-    (LINE, (channel_sum("channels"), add("r")), {"r": (3, 1, 9, 7)}),
+    (LINE, (channel_sum("channels", keepdim=True), add("r")), {"r": (3, 1, 9, 7)}),
     (LINE, (scale("r"), group_norm(2)), {"r": (3, 1, 9, 7)}),
     ("n2 ci6 co6 i5x4 k3 s2 g6", (add("r"),), {"r": (2, 6, 11, 9)}),
     ("n2 ci3 co5 i9 k4 s2 p1", (add("r"),), {"r": (2, 5, 18)}),

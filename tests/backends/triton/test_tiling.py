@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from transfuse.backends.triton import _fused, lower
+from transfuse.backends.triton import lower
 from transfuse.backends.triton.engines.portable.tile import Tile
 from transfuse.backends.triton.engines.portable.tiling import (
     SHARED,
@@ -23,6 +23,7 @@ from transfuse.backends.triton.tap_table import TapTable
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.operators import OPERATORS
+from transfuse.plan import fused
 from transfuse.problem import Problem
 from transfuse.stages import batch_norm, conv_transpose, group_norm, max_pool, softmax
 from transfuse.stages import sum as channel_sum
@@ -62,7 +63,7 @@ def passes() -> list[Any]:
     for chain, problem in chains:
         problem = replace(problem, device="cuda:sm90")
         try:
-            lowered = lower.lowered(chain, _fused(chain, problem))
+            lowered = lower.lowered(chain, fused(chain, problem))
         except (lower.Refused, RuntimeError, ValueError):
             continue
         core = chain.core(problem)
