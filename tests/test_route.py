@@ -105,3 +105,9 @@ def test_the_result_keeps_the_layout_of_the_input() -> None:
     x = X.contiguous(memory_format=torch.channels_last)
     y = transfuse.conv_transpose(x, W, then=[s.layer_norm("channels"), s.relu()], backend="cpu")
     assert y.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_an_operand_may_be_called_x() -> None:
+    chain = Chain(s.conv_transpose(2), s.softmax(2), s.scale("x")).fitted({"x": (2, 8, 7, 8)})
+    y = Cpu().run(chain, PROBLEM, X, W, {"x": SKIP})
+    torch.testing.assert_close(y, F.conv_transpose2d(X, W).softmax(2) * SKIP)

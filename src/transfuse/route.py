@@ -14,7 +14,7 @@ from transfuse.elements import ELEMENTS
 from transfuse.plan import Pass, Plan
 from transfuse.problem import Problem
 from transfuse.stages import Stage
-from transfuse.sweeping import Buffer, Leg, Sweeping
+from transfuse.sweeping import INPUT, Buffer, Leg, Sweeping
 
 Refuses = Callable[[Chain, Problem], str]
 """Why a backend's kernel for the convolution does not take a chain; empty where it does."""
@@ -51,7 +51,7 @@ class Route:
     def sweeps(self) -> tuple[Sweeping, Buffer, Sweeping]:
         """The sweeps before the core, the core's result, and the sweeps after it."""
         shapes = self.chain.shapes(self.problem)
-        before = Sweeping(Buffer(shapes[0].dims, given="x"))
+        before = Sweeping(Buffer(shapes[0].dims, given=INPUT))
         before.follow(self.head)
         before.store()
         end = len(self.chain.stages) - len(self.tail) - len(self.rest)
@@ -129,7 +129,7 @@ def route(chain: Chain, problem: Problem, refuses: Refuses) -> Route:
             break
     else:
         raise ValueError(reason)
-    if Sweeping(Buffer(shapes[0].dims, given="x")).follow(before[:first]) < first:
+    if Sweeping(Buffer(shapes[0].dims, given=INPUT)).follow(before[:first]) < first:
         raise ValueError(f"before the convolution it has no kernel for one of {before[:first]}")
     for end in reversed(range(len(after) + 1)):
         core = Chain(*before[first:], chain.conv, *after[:end])

@@ -28,6 +28,10 @@ WIDEST = 12
 """Tensors that an expression reads beside its values, likewise."""
 
 
+INPUT = "<input>"
+"""The call's input among the tensors given: no operand can have this name in Python or in text."""
+
+
 @dataclass(eq=False)
 class Buffer:
     """Memory between sweeps: the values after some stage, or a statistic.

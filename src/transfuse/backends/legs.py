@@ -1,7 +1,7 @@
 """A route made executable: sweeps and the core in turn, over scratch memory of one call."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
 from transfuse.route import Route
 from transfuse.stages.running import write
-from transfuse.sweeping import Buffer, Leg, Move, Seen
+from transfuse.sweeping import INPUT, Buffer, Leg, Move, Seen
 from transfuse.sweeps import Sweep, View
 
 ALIGN = 64
@@ -55,10 +55,8 @@ def executable(route: Route, kernels: Kernels) -> Executable:
     """The legs of a route as one executable; the core's own where that is all."""
     core = kernels.core(route.core, route.inner)
     whole = core if route.alone else _Legs(route, kernels, core)
-    values, form = (
-        route.chain.shapes(route.problem)[-1].dims,
-        route.chain.result(route.problem),
-    )
+    values = route.chain.shapes(route.problem)[-1].dims
+    form = route.chain.result(route.problem)
     return whole if values == form else _Formed(whole, kernels, values, form)
 
 
@@ -90,12 +88,11 @@ class _Settled:
     bytes and type of each part of it; ``tensors``: dims and strides of buffers that torch sees.
     """
 
-    given: tuple[str, ...]
     before: tuple[Run, ...]
     after: tuple[Run, ...]
     places: tuple[tuple[int, int, torch.dtype], ...]
     size: int
-    tensors: Mapping[int, tuple[int, Tensor]] = field(default_factory=dict)
+    tensors: Mapping[int, tuple[int, Tensor]]
 
     def tensor(self, buffer: Buffer, slots: Sequence[Tensor]) -> Tensor:
         """A buffer as a tensor."""
@@ -116,8 +113,7 @@ class _Legs:
         self.inner_names = {name for stage in route.core.stages for name in stage.operands}
         self.moves: list[Move] = [*self.before.moves, *self.after.moves]
         self.settled: dict[object, _Settled] = {}
-        shapes = route.chain.shapes(problem)
-        self.dims = shapes[-1].dims
+        self.dims = route.chain.shapes(problem)[-1].dims
 
     def __call__(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
@@ -130,8 +126,9 @@ class _Legs:
         if not y.numel():
             return y
         given = {name: t.resolve_neg() for name, t in operands.items()}
-        # Where torch has the last word, the sweeps end in a buffer of their own.
-        key = (x.stride(), y.stride(), *((t.stride(), t.dtype) for t in given.values()), device)
+        # Kernels of the GPU are compiled for addresses that are multiples of 16, or for any.
+        tensors = (x, y, *given.values())
+        key = (device, *((t.stride(), t.dtype, t.data_ptr() & 15 > 0) for t in tensors))
         settled = self.settled.get(key)
         if settled is None:
             if len(self.settled) >= MOST:
@@ -175,18 +172,16 @@ class _Legs:
 
     def _settle(self, x: Tensor, given: Mapping[str, Tensor], y: Tensor) -> _Settled:
         """Slots, strides and kernels for tensors that lie as these do."""
-        memory = _Memory(["x", *given], len(given) + 2)
-        for name, tensor in (("x", x), *given.items()):
-            memory.given[name] = torch.empty_strided(
-                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
-            )
-        between = self.kernels.between(self.route.problem)
+        problem = self.route.problem
+        memory = _Memory(
+            {INPUT: _likeness(x), **{name: _likeness(each) for name, each in given.items()}},
+            {id(self.before.buffer): self.kernels.source(problem)},
+            self.kernels.between(problem),
+            self.last,
+        )
         legs: list[Leg | None] = [*self.before.legs, None, *self.after.legs]
-        memory.types = {id(self.before.buffer): self.kernels.source(self.route.problem)}
-        memory.between, memory.last = between, self.last
-        if not self.route.rest:
-            like = torch.empty_strided(y.shape, y.stride(), dtype=y.dtype, device="meta")
-            memory.put(self.after.buffer, len(given) + 1, like)
+        if not self.route.rest:  # or torch has the last word, and the sweeps a buffer of their own
+            memory.known[id(self.after.buffer)] = memory.out, _likeness(y)
         kept = {id(b) for move in self.moves for b in (move.mean, move.var)}
         memory.lay(legs, self.before.buffer, self.result, self.after.buffer, kept)
         for buffer in (self.before.buffer, self.result, self.after.buffer):
@@ -196,7 +191,6 @@ class _Legs:
         ]
         core = runs.index(None)
         return _Settled(
-            ("x", *given),
             tuple(run for run in runs[:core] if run),
             tuple(run for run in runs[core + 1 :] if run),
             tuple(memory.places),
@@ -206,19 +200,24 @@ class _Legs:
 
 
 class _Memory:
-    """Where each buffer of some legs lies, and how."""
+    """Where each buffer of some legs lies, and how.
 
-    def __init__(self, names: list[str], first: int) -> None:
-        self.names, self.first = names, first
-        self.given: dict[str, Tensor] = {}
+    Slots are the tensors ``given``, then the result, ``out``, then scratch memory. ``types``: those
+    of buffers that are not stored in the type ``between`` legs. ``last``: channels innermost.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Tensor],
+        types: Mapping[int, torch.dtype],
+        between: torch.dtype,
+        last: bool,
+    ) -> None:
+        self.given, self.types, self.between, self.last = given, types, between, last
+        self.names, self.out = [*given], len(given)
         self.known: dict[int, tuple[int, Tensor]] = {}  # slot and likeness of a buffer
         self.places: list[tuple[int, int, torch.dtype]] = []
         self.size = 0
-        self.types: dict[int, torch.dtype] = {}
-        self.between, self.last = torch.float32, False
-
-    def put(self, buffer: Buffer, slot: int, like: Tensor) -> None:
-        self.known[id(buffer)] = slot, like
 
     def lay(
         self,
@@ -257,7 +256,7 @@ class _Memory:
                 if not apart and begin < at + size and at < until:
                     at = until
             taken.append((at, at + size, begins[key], ends[key]))
-            self.put(buffer, self.first + len(self.places), like)
+            self.known[key] = self.out + 1 + len(self.places), like
             self.places.append((at, size, dtype))
             self.size = max(self.size, at + size)
 
@@ -278,8 +277,13 @@ class _Memory:
         if id(buffer) not in self.known and buffer.part_of is not None:
             whole, first = buffer.part_of
             slot, like = self.of(whole)
-            self.put(buffer, slot, like.narrow(1, first, buffer.dims[1]))
+            self.known[id(buffer)] = slot, like.narrow(1, first, buffer.dims[1])
         return self.known[id(buffer)]
+
+
+def _likeness(tensor: Tensor) -> Tensor:
+    """A tensor that lies in the same way, without memory."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _whole(buffer: Buffer) -> Buffer:
