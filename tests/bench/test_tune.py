@@ -96,9 +96,9 @@ def other(*args):
     if args[6] is not None:  # not the one that asks which engine serves
         made.append(result)
         if len(made) == 2:
-            return calls.Ready(Quick(0.0), (), (), result.plan)
+            return calls.Ready(Quick(0.0), result.plan)
         if len(made) == 3:
-            return calls.Ready(Quick(None), (), (), result.plan)
+            return calls.Ready(Quick(None), result.plan)
         if len(made) == 4:
             raise RuntimeError("out of resource: shared memory\\nand more")
     return result

@@ -15,7 +15,7 @@ from transfuse import functions
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError
 from transfuse.operators import OPERATORS
-from transfuse.operators.operator import declare
+from transfuse.operators.declaration import declare
 from transfuse.problems import document
 from transfuse.stages import conv_transpose
 

@@ -17,7 +17,7 @@ from transfuse.cfunctions.ways import cases, picked, ways
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError
 from transfuse.operators import Operator
-from transfuse.operators.operator import OPTIONS
+from transfuse.operators.declaration import OPTIONS
 from transfuse.problem import AXES, Shape
 from transfuse.problems import Parameter
 from transfuse.rewrite import rewritten

@@ -7,8 +7,8 @@ from transfuse.operators.avgpool_clamp_softmax_scale import (
 from transfuse.operators.batchnorm_tanh_maxpool_groupnorm import (
     conv_transpose2d_batchnorm_tanh_maxpool_groupnorm,
 )
+from transfuse.operators.declaration import Operator, Solution
 from transfuse.operators.max_max_sum import conv_transpose3d_max_max_sum
-from transfuse.operators.operator import Operator, Solution
 from transfuse.operators.softmax_bias_scale_sigmoid import (
     conv_transpose2d_softmax_biasadd_scaling_sigmoid,
 )

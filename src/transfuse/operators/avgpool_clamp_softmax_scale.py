@@ -10,7 +10,7 @@ from torch import Tensor
 
 from transfuse.chain import Chain
 from transfuse.front import Size
-from transfuse.operators.operator import declare
+from transfuse.operators.declaration import declare
 from transfuse.padding import Padding
 from transfuse.stages import avg_pool, clamp, conv_transpose, scale, softmax
 from transfuse.tensors import Precision

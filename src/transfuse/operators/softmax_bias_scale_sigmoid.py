@@ -9,7 +9,7 @@ from torch import Tensor
 
 from transfuse.chain import Chain
 from transfuse.front import Size
-from transfuse.operators.operator import declare
+from transfuse.operators.declaration import declare
 from transfuse.padding import Padding
 from transfuse.stages import add, conv_transpose, scale, sigmoid, softmax
 from transfuse.tensors import Precision
