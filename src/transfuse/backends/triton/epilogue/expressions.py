@@ -5,11 +5,15 @@ The expression is a ``lower.Part``, a constant of the kernel, so nothing of it i
 A part that occurs twice is computed once: the compiler sees that it is the same.
 """
 
+import re
+from inspect import getsource
+
 import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, smaller, tanh
 from transfuse.backends.triton.epilogue.operands import number, operand, placed
+from transfuse.maths.primitives import complete
 
 
 @triton.jit
@@ -162,3 +166,14 @@ def of_two(E: tl.constexpr, a, b):
     else:
         tl.static_assert(E.op == "either")
         return a | b
+
+
+# A kernel has no table to look primitives up in: its branches are the rows.
+complete(
+    {
+        name: each
+        for each in (of_one, of_two, of_three)
+        for name in re.findall(r'E\.op == "(\w+)"', getsource(each.fn))
+    },
+    __name__,
+)
