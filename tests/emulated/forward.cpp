@@ -208,7 +208,9 @@ int transfuse_finite(const void* values, int64_t count, int32_t element) {
 }
 
 int transfuse_decide(const transfuse_program* program, int32_t* cuts) {
-    Frame answer = ask(request(Function::DECIDE, *program));
+    Frame frame = request(Function::DECIDE, *program);
+    frame.put(int32_t(cuts != nullptr));
+    Frame answer = ask(frame);
     if (result(answer, 1)) return 1;
     for (int32_t i = 0; i < program->steps_count; i++) cuts[i] = answer.get<int32_t>();
     return 0;

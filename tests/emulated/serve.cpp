@@ -139,8 +139,9 @@ void finite(Frame& request, Frame& answer) {
 
 void decide(Frame& request, Frame& answer) {
     const Given given(request);
+    const bool wanted = request.get<int32_t>();
     std::vector<int32_t> cuts(given.steps.size());
-    put_result(answer, transfuse_decide(&given.program, cuts.data()), 1);
+    put_result(answer, transfuse_decide(&given.program, wanted ? cuts.data() : nullptr), 1);
     for (int32_t each : cuts) answer.put(each);
 }
 
