@@ -23,7 +23,7 @@ from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.sweeps import Fold, View
 
 ELEMENTS = 2048
-"""Of a block."""
+"""Of a block; half as many where they are twice as wide, in float64."""
 FOLDED = (1024, 64)
 """Neighbours of a block where what is folded lies innermost."""
 KEPT = (512, 64)
@@ -130,15 +130,16 @@ def _laid(
 ) -> tuple[Laid, int]:
     """Along columns goes what lies innermost in memory; the dimension along which results lie."""
     near = _nearest(kept, first, len(views)), _nearest(folded, first, len(views))
+    most = ELEMENTS // 2 if any(view.dtype is torch.float64 for view in views) else ELEMENTS
     if near[0] < near[1]:
         inner = kept[-1].size
         flat = len(kept) == 1 or inner < KEPT[-1] // 2
         columns = widest(_count(kept) if flat else inner, KEPT)
-        rows = ELEMENTS // columns if _count(folded) > 4 else 4
+        rows = most // columns if _count(folded) > 4 else 4
         return laid(views, Across(folded, rows, even=False), Across(kept, columns, flat)), 1
     flat = len(folded) < 2 or folded[-1].size < SHORT
     columns = widest(_count(folded) if flat else folded[-1].size, FOLDED)
-    own = Across(kept, ELEMENTS // columns, even=False)
+    own = Across(kept, most // columns, even=False)
     return laid(views, own, Across(folded, columns, flat)), 0
 
 
