@@ -107,7 +107,19 @@ def test_the_result_keeps_the_layout_of_the_input() -> None:
     assert y.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_an_operand_may_be_called_x() -> None:
-    chain = Chain(s.conv_transpose(2), s.softmax(2), s.scale("x")).fitted({"x": (2, 8, 7, 8)})
-    y = Cpu().run(chain, PROBLEM, X, W, {"x": SKIP})
+@pytest.mark.parametrize("name", ["x", "<input>"])
+def test_an_operand_may_have_any_name(name: str) -> None:
+    chain = Chain(s.conv_transpose(2), s.softmax(2), s.scale(name)).fitted({name: (2, 8, 7, 8)})
+    y = Cpu().run(chain, PROBLEM, X, W, {name: SKIP})
     torch.testing.assert_close(y, F.conv_transpose2d(X, W).softmax(2) * SKIP)
+
+
+def test_a_stage_of_torchs_alone_before_the_convolution_is_named() -> None:
+    chain = Chain(s.tanh(), Flip(), s.conv_transpose(2))
+    told = "before the convolution it has no kernel for flip"
+    assert Cpu().verdict(chain, PROBLEM).reason == told
+
+
+def test_what_a_stage_refuses_is_raised_and_no_verdict() -> None:
+    with pytest.raises(RuntimeError, match="does not divide the 8 channels"):
+        Cpu().verdict(Chain(s.conv_transpose(2), s.group_norm(3)), PROBLEM)

@@ -14,10 +14,14 @@ from transfuse.elements import ELEMENTS
 from transfuse.plan import Pass, Plan
 from transfuse.problem import Problem
 from transfuse.stages import Stage
-from transfuse.sweeping import INPUT, Buffer, Leg, Sweeping
+from transfuse.sweeping import Buffer, Leg, Sweeping
 
 Refuses = Callable[[Chain, Problem], str]
 """Why a backend's kernel for the convolution does not take a chain; empty where it does."""
+
+
+class NoRoute(Exception):
+    """Why a backend takes no part of a chain."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Route:
     def sweeps(self) -> tuple[Sweeping, Buffer, Sweeping]:
         """The sweeps before the core, the core's result, and the sweeps after it."""
         shapes = self.chain.shapes(self.problem)
-        before = Sweeping(Buffer(shapes[0].dims, given=INPUT))
+        before = Sweeping(Buffer(shapes[0].dims, input=True))
         before.follow(self.head)
         before.store()
         end = len(self.chain.stages) - len(self.tail) - len(self.rest)
@@ -74,7 +78,7 @@ class Route:
         def swept(leg: Leg) -> Pass:
             read = {id(seen.buffer): seen.buffer for _, seen in leg.reads}.values()
             reads = sum(
-                prod(each.dims) * (item if each.given else between)
+                prod(each.dims) * (item if each.foreign else between)
                 if each.dims
                 else sizes[each.given] * item
                 for each in read
@@ -115,7 +119,7 @@ class Route:
 def route(chain: Chain, problem: Problem, refuses: Refuses) -> Route:
     """The legs of a chain: the largest core that a backend takes, and what is left around it.
 
-    Raises ``ValueError`` with the reason where it takes none.
+    Raises ``NoRoute`` where it takes none.
     """
     chain = chain.typed(problem)
     whole = reason = refuses(chain, problem)
@@ -128,9 +132,10 @@ def route(chain: Chain, problem: Problem, refuses: Refuses) -> Route:
         if not (reason := refuses(Chain(*before[first:], chain.conv), inner)):
             break
     else:
-        raise ValueError(reason)
-    if Sweeping(Buffer(shapes[0].dims, given=INPUT)).follow(before[:first]) < first:
-        raise ValueError(f"before the convolution it has no kernel for one of {before[:first]}")
+        raise NoRoute(reason)
+    served = Sweeping(Buffer(shapes[0].dims, input=True)).follow(before[:first])
+    if served < first:
+        raise NoRoute(f"before the convolution it has no kernel for {before[served]}")
     for end in reversed(range(len(after) + 1)):
         core = Chain(*before[first:], chain.conv, *after[:end])
         if not refuses(core, inner):

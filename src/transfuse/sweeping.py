@@ -21,29 +21,31 @@ from transfuse.stages.walk import Given, Statistic, Value
 from transfuse.sweeps import Each, Fold, Folding, Slide, Sweep, View
 
 LARGEST = 160
-"""Parts of an expression that waits: with one more stage it would be stored first."""
-MOST = 256
-"""Parts of one stage's expression: what has more is torch's affair."""
+"""Parts of an expression that waits: before a stage that would make it larger it is stored."""
 WIDEST = 12
-"""Tensors that an expression reads beside its values, likewise."""
-
-
-INPUT = "<input>"
-"""The call's input among the tensors given: no operand can have this name in Python or in text."""
+"""Tensors that it reads beside its values, in the same way."""
+MOST = 256
+"""Parts of one stage's own expression: kernels write no more of them out, and torch runs it."""
 
 
 @dataclass(eq=False)
 class Buffer:
     """Memory between sweeps: the values after some stage, or a statistic.
 
-    ``given``: the name of a tensor of the call. ``part_of``: it is that buffer's channels from a
-    certain one on.
+    ``input``: it is the call's input; ``given``: an operand of the call, by its name. ``part_of``:
+    it is that buffer's channels from a certain one on.
     """
 
     dims: tuple[int, ...]
+    input: bool = False
     given: str = ""
     part_of: "tuple[Buffer, int] | None" = None
     statistic: bool = False
+
+    @property
+    def foreign(self) -> bool:
+        """Whether a call brings its memory."""
+        return self.input or bool(self.given)
 
 
 Look = Callable[[Tensor], Tensor]
@@ -151,7 +153,7 @@ class Sweeping:
         self._write(Leg(self._does(f"gather {folding}"), outs, tuple(reads.items()), make))
         self.found += [(each, groups) for each in buffers]
         first = len(self.found) - results
-        return tuple(Statistic(first + half, half) for half in range(results))
+        return tuple(map(Statistic, range(first, first + results)))
 
     def reduce(self, folding: Folding, axes: Sequence[int]) -> None:
         self._ready()
@@ -292,7 +294,7 @@ class Sweeping:
     def _owned(self) -> None:
         """Values in a buffer of their own, as they are now."""
         self.store()
-        if self.buffer.given or self.buffer.part_of:
+        if self.buffer.foreign or self.buffer.part_of:
             made = Buffer(self.buffer.dims)
             reads = (("x", Seen(self.buffer, lambda t: t)),)
             self._write(Leg(self._does(), (Seen(made, lambda t: t),), reads, _copied))

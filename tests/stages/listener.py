@@ -29,7 +29,7 @@ class Listener:
 
     def __init__(self, x: Tensor, env: Mapping[str, Tensor]) -> None:
         self.x, self.env = x.double(), {name: each.double() for name, each in env.items()}
-        self.statistics: list[tuple[Tensor, ...]] = []
+        self.statistics: list[Tensor] = []
 
     @property
     def shape(self) -> Shape:
@@ -49,8 +49,9 @@ class Listener:
             found = tuple(
                 each.expand(-1, -1, parts.shape[2], *each.shape[3:]).flatten(1, 2) for each in found
             )
-        self.statistics.append(found)
-        return tuple(Statistic(len(self.statistics) - 1, half) for half in range(len(found)))
+        self.statistics += found
+        first = len(self.statistics) - len(found)
+        return tuple(map(Statistic, range(first, len(self.statistics))))
 
     def reduce(self, folding: Folding, axes: Sequence[int]) -> None:
         (self.x,) = self._folded(folding, self.x, axes)
@@ -88,7 +89,7 @@ class Listener:
 
     def _met(self, value: Value) -> Tensor:
         if isinstance(value, Statistic):
-            return self.statistics[value.number][value.half]
+            return self.statistics[value.number]
         dims = self.x.shape
         return self.env[value.name].reshape(
             [size if axis in value.axes else 1 for axis, size in enumerate(dims)]

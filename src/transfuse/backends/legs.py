@@ -14,7 +14,7 @@ from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
 from transfuse.route import Route
 from transfuse.stages.running import write
-from transfuse.sweeping import INPUT, Buffer, Leg, Move, Seen
+from transfuse.sweeping import Buffer, Leg, Move, Seen
 from transfuse.sweeps import Sweep, View
 
 ALIGN = 64
@@ -174,7 +174,8 @@ class _Legs:
         """Slots, strides and kernels for tensors that lie as these do."""
         problem = self.route.problem
         memory = _Memory(
-            {INPUT: _likeness(x), **{name: _likeness(each) for name, each in given.items()}},
+            _likeness(x),
+            {name: _likeness(each) for name, each in given.items()},
             {id(self.before.buffer): self.kernels.source(problem)},
             self.kernels.between(problem),
             self.last,
@@ -202,19 +203,21 @@ class _Legs:
 class _Memory:
     """Where each buffer of some legs lies, and how.
 
-    Slots are the tensors ``given``, then the result, ``out``, then scratch memory. ``types``: those
-    of buffers that are not stored in the type ``between`` legs. ``last``: channels innermost.
+    Slots are the input, the tensors ``given``, the result, ``out``, and scratch memory. ``types``:
+    those of buffers that are not stored in the type ``between`` legs. ``last``: channels innermost.
     """
 
     def __init__(
         self,
+        x: Tensor,
         given: Mapping[str, Tensor],
         types: Mapping[int, torch.dtype],
         between: torch.dtype,
         last: bool,
     ) -> None:
-        self.given, self.types, self.between, self.last = given, types, between, last
-        self.names, self.out = [*given], len(given)
+        self.x, self.given = x, given
+        self.types, self.between, self.last = types, between, last
+        self.names, self.out = [*given], 1 + len(given)
         self.known: dict[int, tuple[int, Tensor]] = {}  # slot and likeness of a buffer
         self.places: list[tuple[int, int, torch.dtype]] = []
         self.size = 0
@@ -245,7 +248,7 @@ class _Memory:
             ends[id(each)] = len(legs)
         taken: list[tuple[int, int, int, int]] = []  # first byte, end, first leg, last leg
         for key, buffer in buffers.items():
-            if buffer.given or key in self.known:
+            if buffer.foreign or key in self.known:
                 continue
             dtype = self.types.get(key, self.between)
             like = _dense(buffer, dtype, self.last)
@@ -272,8 +275,10 @@ class _Memory:
         )
 
     def of(self, buffer: Buffer) -> tuple[int, Tensor]:
+        if buffer.input:
+            return 0, self.x
         if buffer.given:
-            return self.names.index(buffer.given), self.given[buffer.given]
+            return 1 + self.names.index(buffer.given), self.given[buffer.given]
         if id(buffer) not in self.known and buffer.part_of is not None:
             whole, first = buffer.part_of
             slot, like = self.of(whole)

@@ -11,6 +11,7 @@ from transfuse.backends.cpu import Cpu
 from transfuse.backends.triton import Triton
 from transfuse.chain import Chain
 from transfuse.problem import Problem, Shape, arithmetics
+from transfuse.route import NoRoute
 from transfuse.stages import Stage, conv_transpose
 from transfuse.stages.text import KNOWN, parse
 
@@ -149,7 +150,7 @@ def _cell(backend: Cpu | Triton, problem: Problem, stage: Stage, before: bool) -
         return "—"
     try:
         route = backend.route(chain, problem)
-    except ValueError:
+    except NoRoute:
         return "torch"
     if route.rest:
         return "torch"

@@ -27,10 +27,9 @@ class Given:
 
 @dataclass(frozen=True)
 class Statistic:
-    """What a fold found, the ``half``-th of its results; it meets the values it was taken of."""
+    """What a fold found, by its number among all that were; it meets the values it was taken of."""
 
     number: int
-    half: int = 0
 
 
 Value = Given | Statistic

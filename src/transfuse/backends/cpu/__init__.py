@@ -23,7 +23,7 @@ from transfuse.elements import BY_DTYPE, ELEMENTS
 from transfuse.plan import Choice, Plan, fused
 from transfuse.problem import Problem
 from transfuse.rewrite import rewritten
-from transfuse.route import Route, route
+from transfuse.route import NoRoute, Route, route
 from transfuse.stages.running import Running, write
 from transfuse.sweeps import Sweep
 
@@ -40,7 +40,7 @@ class Cpu(Backend):
             return Verdict("the compiled core is not installed")
         try:
             _route(chain, problem)
-        except ValueError as reason:
+        except NoRoute as reason:
             return Verdict(str(reason))
         # A tile holds positions of one sample: with so few, torch's product over all is faster.
         small = len(chain.stages) == 1 and set(problem.stride) == {1} and prod(problem.spatial) < 32
@@ -48,7 +48,7 @@ class Cpu(Backend):
         return Verdict(yields="torch is as fast at stride 1 on so few positions" if small else "")
 
     def route(self, chain: Chain, problem: Problem) -> Route:
-        """Which stages of a chain run where; raises ``ValueError`` where it takes none."""
+        """Which stages of a chain run where; raises ``NoRoute`` where it takes none."""
         return _route(chain, problem)
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:

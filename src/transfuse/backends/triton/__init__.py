@@ -23,7 +23,7 @@ from transfuse.elements import ELEMENTS
 from transfuse.errors import Declined
 from transfuse.plan import Pass, Plan, fused, machine
 from transfuse.problem import Problem
-from transfuse.route import Route, route
+from transfuse.route import NoRoute, Route, route
 from transfuse.stages.window import Window
 from transfuse.sweeps import Sweep
 
@@ -41,13 +41,13 @@ class Triton(Backend):
             return Verdict("Triton is not installed")
         try:
             found = _route(chain, problem)
-        except ValueError as reason:
+        except NoRoute as reason:
             return Verdict(str(reason))
         declined = _declined.get((found.core, found.inner))
         return declined or Verdict(yields=_yields(chain, problem))
 
     def route(self, chain: Chain, problem: Problem) -> Route:
-        """Which stages of a chain run where; raises ``ValueError`` where it takes none."""
+        """Which stages of a chain run where; raises ``NoRoute`` where it takes none."""
         return _route(chain, problem)
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:
@@ -80,11 +80,11 @@ def _refuses(chain: Chain, problem: Problem) -> str:
         lower.lowered(chain, fused(chain, problem))
     except lower.Refused as reason:
         return str(reason)
-    return _again(chain, problem)
+    return _overlapping(chain, problem)
 
 
-def _again(chain: Chain, problem: Problem) -> str:
-    """Whether windows that overlap are better left to a sweep; empty where they are not.
+def _overlapping(chain: Chain, problem: Problem) -> str:
+    """Why windows that overlap are better left to a sweep; empty where they are not.
 
     The convolution's kernel computes every value of a window for itself. That costs products, and
     to store the values costs their way to memory and back.
