@@ -24,7 +24,7 @@ from transfuse.errors import Declined
 from transfuse.plan import Pass, Plan, fused, machine
 from transfuse.problem import Problem
 from transfuse.route import NoRoute, Route, route
-from transfuse.stages.window import Window
+from transfuse.stages.actions import Pool
 from transfuse.sweeps import Sweep
 
 
@@ -93,9 +93,9 @@ def _overlapping(chain: Chain, problem: Problem) -> str:
     for stage, before, after in zip(
         chain.epilogue, shapes[chain.at + 1 :], shapes[chain.at + 2 :], strict=False
     ):
-        if isinstance(stage, Window):
-            windows = stage.windows(problem.rank)
-            values = prod(kernel for kernel, *_ in windows) * after.positions
+        pool = stage.action(before)
+        if isinstance(pool, Pool):
+            values = prod(kernel for kernel, *_ in pool.windows) * after.positions
             products = core.flops() * (values / before.positions - 1)
             stored = 2 * before.numel * ELEMENTS[problem.dtype].compute.itemsize
             if rates.seconds(problem.arithmetic, round(products), 0) > rates.seconds(

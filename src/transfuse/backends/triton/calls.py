@@ -171,9 +171,7 @@ def explained(chain: Chain, plan: Plan) -> list[Explained]:
     for each, served in zip((s for s in lowered.segments if s.convolves), made.served, strict=True):
         tiles = str(choices[each]) if served.engine == tuned.PORTABLE else served.tiles
         text = f"{served.engine}: {tiles}"
-        rows.append(
-            Explained(tuned.chain(lowered, each, core.rank), text, dict(served.passed_over))
-        )
+        rows.append(Explained(tuned.chain(lowered, each), text, dict(served.passed_over)))
     return rows
 
 

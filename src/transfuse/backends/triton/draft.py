@@ -18,7 +18,7 @@ from transfuse.backends.triton.packing.packed_layout import PackedInput, PackedW
 from transfuse.backends.triton.strides import Five, Three, linear, three, wide
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem, Shape
-from transfuse.stages.window import AvgPool, ExtremumPool, Window
+from transfuse.stages.actions import Pool
 
 ACC = {"fp32": tl.float32, "fp16": tl.float32, "bf16": tl.float32, "fp64": tl.float64}
 X, WEIGHT, OUT, OPERANDS = range(4)
@@ -189,13 +189,9 @@ def apart(each: Segment, channels: int) -> tuple[Segment, Segment]:
     return alone, replace(each, convolves=False, source=shape, before=(), early=None)
 
 
-def kind_of(window: Window | None) -> str:
+def kind_of(window: Pool | None) -> str:
     """How the members of a window meet."""
-    if window is None:
-        return ""
-    if isinstance(window, ExtremumPool):
-        return "sign"
-    return "sum" if isinstance(window, AvgPool) else "max"
+    return "" if window is None else window.how
 
 
 def numbers(arguments: OpArguments) -> tuple[float, ...]:
