@@ -286,6 +286,14 @@ def watched(hook: str, chained: bool, **job: Any) -> dict[str, Any]:
     }
 
 
+SIZES = {
+    "one more": lambda sizes: [*sizes, 8],
+    "one less": lambda sizes: sizes[:-1],
+    "another": lambda sizes: [4, *sizes[1:]],
+}
+"""What a driver may say of parameters."""
+
+
 class Lines(logging.Handler):
     """What is logged."""
 
@@ -298,7 +306,7 @@ class Lines(logging.Handler):
 
 
 def strange(
-    changes: dict[str, Any], sizes: Any = None, lacking: str = "", **job: Any
+    changes: dict[str, Any], sizes: str = "", lacking: str = "", **job: Any
 ) -> dict[str, Any]:
     """A kernel whose facts are other ones: whether Triton launches it, and what the log says.
 
@@ -313,7 +321,7 @@ def strange(
         asm=compiled.asm, metadata=SimpleNamespace(**compiled.metadata._asdict() | changes)
     )
     if sizes:
-        driver.parameters = lambda function: sizes(right(function))
+        driver.parameters = lambda function: SIZES[sizes](right(function))
     driver.lacking = lambda: lacking or whole()  # type: ignore[assignment]
     _said.clear()
     log, logger = Lines(), logging.getLogger("transfuse")

@@ -8,7 +8,7 @@ from triton import knobs
 
 from transfuse.backends.triton import machine_code
 from transfuse.backends.triton.build import Build
-from transfuse.backends.triton.gpu import capability
+from transfuse.backends.triton.gpu import aimed, capability
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.parameters import ParameterBuffers, watched
 
@@ -61,7 +61,11 @@ class Sequence:
                 launch.interpret(memory)
             return False
         # All are compiled before the first one runs: where one is miscompiled, nothing is written.
-        builds = self.build(memory, capability(self.device))
+        aim = aimed()
+        builds = self.build(memory, aim.gpu.capability if aim else capability(self.device))
+        if aim:
+            aim.builds.extend(builds)
+            return False
         if self.device.type != "cuda":
             machine_code.entries(builds)
             return False
