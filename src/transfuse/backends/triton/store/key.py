@@ -4,9 +4,6 @@ Triton's version is no part of it. What a kernel computes is in its source, and 
 version compiled serves where another one runs, be it one that could not compile it.
 """
 
-import ast
-import sys
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from hashlib import sha256
@@ -16,12 +13,14 @@ from typing import Any
 import torch
 import triton.language as tl
 
-PACKAGE = __name__.partition(".")[0]
+FOLDERS = (Path(__file__).parents[1], Path(__file__).parents[3] / "maths")
+"""Whose sources count."""
 
 
 def key(kernel: Any, architecture: str, *given: Any) -> str:
     """The digest of a kernel for an architecture, with what it is given when it is compiled."""
-    parts = (sources(kernel.fn.__module__), kernel.fn.__qualname__, architecture, text(given))
+    name = f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"
+    parts = (sources(), name, architecture, text(given))
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -52,27 +51,15 @@ def _kind(value: Any) -> str:
 
 
 @cache
-def sources(module: str) -> str:
-    """The digest of a module's source and of all that it imports of this package."""
-    found: dict[str, bytes] = {}
-    left = [module]
-    while left:
-        name = left.pop()
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if name not in found and file is not None:
-            found[name] = Path(file).read_bytes()
-            left += _imported(found[name])
+def sources() -> str:
+    """The digest of all that kernels are made of: this backend, and what expressions mean.
+
+    Kernels call functions of each other's modules, and what they are given has methods of its own:
+    which of these each one reaches would take longer to find out than to compile some again.
+    """
     digest = sha256()
-    for name in sorted(found):
-        digest.update(f"{name} {sha256(found[name]).hexdigest()}\n".encode())
+    for folder in FOLDERS:
+        for file in sorted(folder.rglob("*.py")):
+            name = file.relative_to(folder).as_posix()
+            digest.update(f"{name} {sha256(file.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
-
-
-def _imported(source: bytes) -> Iterator[str]:
-    """The modules of this package that a source names in its imports; some may be no modules."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == PACKAGE:
-            yield str(node.module)
-            yield from (f"{node.module}.{each.name}" for each in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (a.name for a in node.names if a.name.partition(".")[0] == PACKAGE)
