@@ -7,6 +7,7 @@ Tensors are on the CPU, and pose as others.
 
 import ctypes
 import logging
+import os
 import struct
 import sys
 import threading
@@ -342,6 +343,62 @@ def strange(
     }
 
 
+class NoDriver:
+    """Triton's driver, which takes a C compiler to make: nobody is to ask for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"Triton's driver is asked for {name}")
+
+
+def stored(folder: str, refused: bool = False, **job: Any) -> dict[str, Any]:
+    """Launches from the store alone: the same ones, with no compiler of any kind.
+
+    ``refused``: the driver does not take what is stored, which is then compiled again.
+    """
+    right_load, compile_ = driver.load, triton.compile
+    compiled: list[str] = []
+
+    def load(code: bytes, *rest: Any) -> int:
+        if refused and not compiled:
+            raise driver.DriverError("no binary for this GPU")
+        return right_load(code, *rest)
+
+    def compiling(source: Any, **options: Any) -> Any:
+        compiled.append(source.fn.__name__)
+        assert refused, f"{source.fn.__name__} is compiled"
+        return compile_(source, **options)
+
+    os.environ["TRANSFUSE_KERNELS"] = folder
+    try:
+        made = make(**job)
+        base = made.scratch.data_ptr()
+        right = looked(made.ordinary, base, STREAM)
+        active = triton.runtime.driver.active
+        triton.runtime.driver.set_active(NoDriver())
+        machine_code._loaded.clear()
+        for launch in made.launch_plan.launches:  # what was compiled is forgotten
+            launch.built = replace(launch.built)
+        driver.load, triton.compile = load, compiling
+        _said.clear()
+        log, logger = Lines(), logging.getLogger("transfuse")
+        logger.addHandler(log)
+        buffers = made.buffers()
+        assert buffers is not None
+        again = looked(buffers, made.given, base, STREAM)
+    finally:
+        driver.load, triton.compile = right_load, compile_
+        os.environ["TRANSFUSE_KERNELS"] = os.path.join(os.devnull, "kernels")
+    logger.removeHandler(log)
+    triton.runtime.driver.set_active(active)
+    return {
+        "same": again == right,
+        "launched": len(again),
+        "compiled": sorted(compiled),
+        "log": log.lines,
+        "files": len(os.listdir(folder)),
+    }
+
+
 def places(count: int, **job: Any) -> list[int]:
     """How many places buffers are kept for, after as many calls at places of their own."""
     made = make(**job)
@@ -354,7 +411,10 @@ def places(count: int, **job: Any) -> list[int]:
     return kept
 
 
-JOBS = {each.__name__: each for each in (same, threads, failing, fresh, watched, strange, places)}
+JOBS = {
+    each.__name__: each
+    for each in (same, threads, failing, fresh, watched, strange, stored, places)
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -60,11 +60,9 @@ def case(slug: str, arithmetic: str) -> dict[str, Any]:
     return {"stages": stages, "problem": problem}
 
 
+SMALL_KERNELS = "pack convolve_strip convolve" if ANY_ROW else "pack convolve"
 JOBS: dict[str, tuple[dict[str, Any], str, int]] = {
-    "small": (
-        SMALL,
-        *(("pack convolve_strip convolve", 5) if ANY_ROW else ("pack convolve", 2)),
-    ),
+    "small": (SMALL, SMALL_KERNELS, 5 if ANY_ROW else 2),
     "softmax tf32": (
         case(SOFTMAX, "tf32"),
         *(("pack convolve_strip convolve", 5) if ANY_ROW else ("pack convolve convolve", 4)),
@@ -147,6 +145,30 @@ def test_triton_launches_what_is_not_understood(name: str, launches: Child) -> N
     (line,) = found["log"]
     assert line.startswith("kernels are launched by Triton's own launcher, which takes longer: ")
     assert reason in line
+
+
+@pytest.mark.parametrize("name", ["small", "statistics", "no maps"])
+def test_launches_from_the_store(name: str, launches: Child, tmp_path: Path) -> None:
+    """Neither a C compiler nor Triton's is asked for, and launches are the same to the last bit."""
+    job, kernels, _ = JOBS[name]
+    found = launches(do="stored", folder=str(tmp_path), **job)
+    assert found["same"]
+    assert found["compiled"] == []
+    assert found["log"] == []
+    assert found["launched"] == len(kernels.split())
+    assert 2 <= found["files"] <= len(kernels.split())
+
+
+def test_what_the_driver_does_not_take_is_compiled(launches: Child, tmp_path: Path) -> None:
+    """And each is said in a line: a driver may be older than the compiler of a stored kernel."""
+    found = launches(do="stored", folder=str(tmp_path), refused=True, **SMALL)
+    assert found["same"]
+    names = SMALL_KERNELS.split()
+    assert found["compiled"] == sorted(names)
+    assert sorted(found["log"]) == sorted(
+        f"the stored kernel {kernel} is left out, and compiled here: no binary for this GPU"
+        for kernel in names
+    )
 
 
 def test_places_are_bounded(launches: Child) -> None:
