@@ -1,6 +1,7 @@
 """A launch plan while it is written: the launches so far, and the memory that they share."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -89,6 +90,20 @@ class Draft:
         self.packed: dict[tuple[PackedInput, PackedWeights], PackedCopies] = {}
         self.acc, self.written = ACC[core.dtype], written or ELEMENTS[core.dtype].dtype
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
+
+    def copy(self) -> "Draft":
+        """What was written so far, to go on from by way of trial."""
+        other = copy(self)
+        other.scratch, other.launches = self.scratch.copy(), self.launches.copy()
+        other.statistics, other.packed = self.statistics.copy(), self.packed.copy()
+        return other
+
+    def likeness(self) -> tuple[list[Tensor], int]:
+        """Tensors of no memory that lie as those of a call would; the GPU they are for."""
+        element = ELEMENTS[self.core.dtype].dtype
+        kinds = [element, element, self.written, *[element] * len(self.names)]
+        kinds += [dtype for _, _, dtype in self.scratch]
+        return [torch.empty(1, dtype=k, device="meta") for k in kinds], self.gpu.capability
 
     @property
     def item(self) -> int:
