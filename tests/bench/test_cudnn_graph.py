@@ -181,9 +181,7 @@ LINES = [
 ]
 
 
-def work_of(
-    line: str, then: tuple[Any, ...] = (), precision: str = "tf32", bias: bool = True
-) -> Work:
+def work_of(line: str, then: tuple[Any, ...] = (), precision: str = "tf32") -> Work:
     problem = Problem.parse(line)
     chain = Chain(conv_transpose(problem.rank, bias="bias"), *then)
     dims = problem.output().dims
