@@ -16,7 +16,7 @@ help: ## this list
 demo: $(READY) ## the five operators: checked against the oracle, timed beside torch, as a page
 	@$(BIN)/transfuse check --random 2
 	@mkdir -p out && rm -f out/demo.jsonl
-	@$(BIN)/transfuse bench --set cpu --peer 'torch eager' --peer 'torch channels_last' -o out/demo.jsonl
+	@$(BIN)/transfuse bench --set cpu --peer 'torch eager' --peer 'torch other layout' -o out/demo.jsonl
 	@$(BIN)/transfuse report out/demo.jsonl -o out/demo.html
 
 # pytest comes last, so that its summary is the last line.

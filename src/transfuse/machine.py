@@ -29,6 +29,7 @@ def environment() -> dict[str, Any]:
         "instructions": _instructions(),
         "gpus": [_gpu(i) for i in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
         "backends": [backend.name for backend in BACKENDS],
         "settings": vars(settings.read()),
         "tuned": tuned.files(),
