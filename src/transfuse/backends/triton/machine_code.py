@@ -55,6 +55,7 @@ def loaded(builds: Sequence[Build], device: int) -> list[Loaded]:
             line = "the stored kernel %s is left out, and compiled here: %s"
             once(logging.WARNING, ("kernel", key), line, entry.name, str(fault))
     for entry in compiled(missing.values()).values():
+        shelves.keep(entry)
         _loaded[device, entry.key] = _load(entry)
     return [_loaded[device, each.key] for each in builds]
 
@@ -64,17 +65,17 @@ def entries(builds: Iterable[Build]) -> list[Entry]:
     wanted = list(builds)
     found = {each.key: shelves.find(each.key) for each in wanted}
     made = compiled(each for each in wanted if found[each.key] is None)
+    for entry in made.values():
+        shelves.keep(entry)
     return [found[each.key] or made[each.key] for each in wanted]
 
 
 def compiled(builds: Iterable[Build]) -> dict[str, Entry]:
-    """Builds compiled side by side, and kept in the user's folder, by key."""
+    """Builds compiled side by side, by key."""
     wanted = {each.key: each for each in builds}
     with ThreadPoolExecutor(min(WORKERS, len(wanted) or 1)) as workers:
-        made = list(workers.map(Build.entry, wanted.values()))
-    for entry in made:
-        shelves.keep(entry)
-    return {entry.key: entry for entry in made}
+        made = workers.map(Build.entry, wanted.values())
+        return {entry.key: entry for entry in made}
 
 
 def _load(entry: Entry) -> Loaded:
