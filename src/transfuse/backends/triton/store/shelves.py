@@ -54,6 +54,11 @@ def find(key: str) -> Entry | None:
     return None
 
 
+def holds(key: str) -> bool:
+    """Whether there is a file for a key; nobody has looked into it."""
+    return any(place(folder, key).exists() for folder in folders())
+
+
 def leave_out(path: Path, fault: Exception) -> None:
     """Say once that a file is not used, and why."""
     once(logging.WARNING, ("kernel", str(path)), "%s is left out: %s", str(path), str(fault))
