@@ -12,6 +12,7 @@ from transfuse import settings
 from transfuse.backends import BACKENDS
 from transfuse.backends.cpu import library
 from transfuse.backends.triton import tuned
+from transfuse.backends.triton.store import shelves
 
 PACKAGES = ("transfuse", "torch", "numpy", "triton", "onnxruntime", "openvino", "jax")
 
@@ -33,6 +34,7 @@ def environment() -> dict[str, Any]:
         "backends": [backend.name for backend in BACKENDS],
         "settings": vars(settings.read()),
         "tuned": tuned.files(),
+        "kernels": shelves.counted(),
     }
 
 

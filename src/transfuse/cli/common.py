@@ -14,7 +14,9 @@ LAYOUTS = ("contiguous", "channels_last")
 
 KERNELS = ("k2 s2", "k4 s2 p1", "k3 s2 p1 op1", "k3 s1 p1", "k5 s1 p2", "k16 s8 p4", "k8 s4 p2")
 """Of decoders, generators, segmentation and vocoders."""
-CHANNELS = ("ci64 co32", "ci128 co64", "ci256 co128", "ci512 co256")
+CHANNELS = ("ci128 co64", "ci512 co256")
+"""Kernels know blocks of channels, not how many there are: the results of a block are 64, or 128.
+"""
 SIZES = {1: ("i64", "i8192"), 2: ("i16x16", "i128x128"), 3: ("i8x8x8", "i32x32x32")}
 """Small and large, by rank: tiles are chosen by how much there is to do."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from triton import knobs
 
 from transfuse.backends.legs import memory_format
 from transfuse.backends.triton import Triton, calls, machine_code
@@ -57,7 +58,11 @@ def one(wanted: Wanted, folder: Path) -> Compiled:
     try:
         found = {each.key: each for each in builds(wanted)}
         missing = [e for key, e in found.items() if not shelves.place(folder, key).exists()]
-        for entry in machine_code.entries(missing):
+        with knobs.compilation.scope():
+            # Lines of sources are half of a file, and tell where these lay when it was made.
+            knobs.compilation.disable_line_info = True
+            made = machine_code.compiled(missing)
+        for entry in made.values():
             shelves.put(entry, folder)
     except (Declined, Strange) as fault:
         return Compiled(wanted, fault=str(fault))

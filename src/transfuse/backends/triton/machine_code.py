@@ -1,9 +1,11 @@
 """Machine code of builds: from the store, or compiled side by side and put there; then loaded."""
 
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 from transfuse.backends.triton import driver
@@ -11,9 +13,6 @@ from transfuse.backends.triton.build import Build
 from transfuse.backends.triton.store import shelves
 from transfuse.backends.triton.store.entry import Entry
 from transfuse.log import once
-
-WORKERS = 16
-"""Kernels compiled at once: half of the time goes to what leaves Python's lock alone."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,7 @@ def loaded(builds: Sequence[Build], device: int) -> list[Loaded]:
             line = "the stored kernel %s is left out, and compiled here: %s"
             once(logging.WARNING, ("kernel", key), line, entry.name, str(fault))
     for entry in compiled(missing.values()).values():
+        shelves.keep(entry)
         _loaded[device, entry.key] = _load(entry)
     return [_loaded[device, each.key] for each in builds]
 
@@ -64,17 +64,49 @@ def entries(builds: Iterable[Build]) -> list[Entry]:
     wanted = list(builds)
     found = {each.key: shelves.find(each.key) for each in wanted}
     made = compiled(each for each in wanted if found[each.key] is None)
+    for entry in made.values():
+        shelves.keep(entry)
     return [found[each.key] or made[each.key] for each in wanted]
 
 
+def foresee(builds: Iterable[Build], device: int) -> None:
+    """Begin to compile what will be needed soon and nobody has: nobody waits for it here."""
+    for each in builds:
+        if (device, each.key) not in _loaded and not shelves.holds(each.key):
+            _begun(each)
+
+
 def compiled(builds: Iterable[Build]) -> dict[str, Entry]:
-    """Builds compiled side by side, and kept in the user's folder, by key."""
-    wanted = {each.key: each for each in builds}
-    with ThreadPoolExecutor(min(WORKERS, len(wanted) or 1)) as workers:
-        made = list(workers.map(Build.entry, wanted.values()))
-    for entry in made:
-        shelves.keep(entry)
-    return {entry.key: entry for entry in made}
+    """Builds compiled side by side, by key.
+
+    A thread for each: half of the time goes to what leaves Python's lock alone.
+    """
+    begun = [(each.key, _begun(each)) for each in {each.key: each for each in builds}.values()]
+    wait(future for _, future in begun)
+    for key, _ in begun:
+        _begun_by_key.pop(key, None)
+    return {key: future.result() for key, future in begun}
+
+
+_begun_by_key: dict[str, Future[Entry]] = {}
+"""What is being compiled, or was and has not been asked for yet."""
+os.register_at_fork(after_in_child=_begun_by_key.clear)  # no thread of ours survives in a child
+
+
+def _begun(build: Build) -> Future[Entry]:
+    """The entry of a build, sooner or later; one thread compiles it, whoever else wants it."""
+    mine: Future[Entry] = Future()
+    future = _begun_by_key.setdefault(build.key, mine)
+    if future is mine:
+        Thread(target=_compile, args=(build, mine), name=f"compiles {build.key}").start()
+    return future
+
+
+def _compile(build: Build, future: Future[Entry]) -> None:
+    try:
+        future.set_result(build.entry())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 def _load(entry: Entry) -> Loaded:

@@ -48,6 +48,16 @@ class Sequence:
         """What its launches are compiled from, for tensors such as these and scratch memory."""
         return [launch.build(memory, capability) for launch in self.launches]
 
+    def foresee(self, kinds: Some[torch.dtype]) -> None:
+        """Begin to compile for a call on tensors of these types, which are aligned as torch's are.
+
+        Sequences that a call runs in turn are compiled side by side.
+        """
+        if self.device.type == "cuda":
+            kinds = [*kinds, *(dtype for _, _, dtype in self.scratch)]
+            memory = [torch.empty(1, dtype=kind, device="meta") for kind in kinds]
+            machine_code.foresee(self.build(memory, capability(self.device)), self.device.index)
+
     def _made_ready(self, tensors: Some[Tensor], scratch: Tensor) -> bool:
         """The first call builds, from tensors; later ones need no more than addresses.
 

@@ -13,6 +13,7 @@ from triton.compiler.compiler import ASTSource, make_backend
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language import shared_memory_descriptor
 from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.runtime.jit import create_function_from_signature
 
 FUSING = {"enable_fp_fusion": knobs.language.default_fp_fusion}
 """Whether products are added in one rounding: 3.9 warns where it is not told, and has to guess."""
@@ -57,12 +58,18 @@ class Specialised:
     given: tuple[Any, ...]
 
 
-@cache
-def _binder(kernel: Any, capability: int) -> Any:
-    from triton.runtime.jit import create_function_from_signature
+_binders: dict[tuple[int, int], Any] = {}
+"""By the id of a kernel, which is never gone, and capability: the hash of a kernel takes Triton
+longer than all else, since it goes through the sources of all that the kernel calls."""
 
-    backend = make_backend(target(capability))
-    return backend, create_function_from_signature(kernel.signature, kernel.params, backend)
+
+def _binder(kernel: Any, capability: int) -> Any:
+    found = _binders.get((id(kernel), capability))
+    if found is None:
+        backend = make_backend(target(capability))
+        bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+        found = _binders[id(kernel), capability] = backend, bind
+    return found
 
 
 def target(capability: int) -> GPUTarget:

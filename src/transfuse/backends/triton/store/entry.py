@@ -15,6 +15,8 @@ MAGIC = b"transfuse kernel 1\n"
 """The first bytes of a file; another way to write one is another number."""
 DIGEST = sha256().digest_size
 LENGTH = 4
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 4, "pb": 4}]
+"""Instructions are of 16 bytes."""
 
 
 class Damaged(ValueError):
@@ -44,7 +46,8 @@ def dumped(entry: Entry) -> bytes:
     """An entry as the bytes of a file."""
     known = {name: value for name, value in vars(entry).items() if name != "code"}
     head = json.dumps(known, sort_keys=True).encode()
-    body = lzma.compress(len(head).to_bytes(LENGTH, "little") + head + entry.code)
+    content = len(head).to_bytes(LENGTH, "little") + head + entry.code
+    body = lzma.compress(content, lzma.FORMAT_XZ, filters=FILTERS)
     return MAGIC + sha256(body).digest() + body
 
 

@@ -10,6 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from transfuse import settings
 from transfuse.backends.triton.store.entry import Damaged, Entry, dumped, parsed
@@ -24,6 +25,15 @@ def folders() -> list[Path]:
     """The folders there may be, in the order in which they are looked through."""
     mine = settings.kernels()
     return [*([mine] if mine else []), SHIPPED]
+
+
+def counted() -> list[dict[str, Any]]:
+    """The folders there are, and how many entries each has."""
+    return [
+        {"folder": str(folder), "kernels": sum(1 for _ in folder.glob(f"*{SUFFIX}"))}
+        for folder in folders()
+        if folder.is_dir()
+    ]
 
 
 def place(folder: Path, key: str) -> Path:
@@ -42,6 +52,11 @@ def find(key: str) -> Entry | None:
         except (OSError, Damaged) as fault:
             leave_out(path, fault)
     return None
+
+
+def holds(key: str) -> bool:
+    """Whether there is a file for a key; nobody has looked into it."""
+    return any(place(folder, key).exists() for folder in folders())
 
 
 def leave_out(path: Path, fault: Exception) -> None:
