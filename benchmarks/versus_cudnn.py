@@ -9,7 +9,7 @@ The first two want a GPU. ``torch`` times layers with ``cudnn.benchmark`` on, in
 both layouts: as they are, and in the other layout with what it takes to relay their tensors. It
 goes on where the file ends. ``ours`` times our kernels on the layers of a file, again after each
 change of them. ``fit`` writes the model's numbers into the package, ``show`` says how the choice
-does: on seeds other than those it was fitted to.
+does. One seed in five is left out of the fit, and shown apart.
 """
 
 import argparse
@@ -23,15 +23,17 @@ from functools import partial
 from itertools import count
 from os import cpu_count
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from tempfile import TemporaryDirectory
 from time import perf_counter, sleep
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from transfuse import front
+from transfuse.backends.triton import versus_cudnn as model
 from transfuse.bench.clock import CudaClock
 from transfuse.bench.peers.base import Work
 from transfuse.bench.peers.torch_eager import TorchEager, TorchOtherLayout
@@ -48,6 +50,15 @@ FIRST = 1000
 SAMPLES = 9
 SLOW = 2e-3
 """Seconds after which a call is timed only three times."""
+STEPS = 8
+"""Of a fit, each with other weights."""
+NEAR = 0.05
+"""Errors of logarithms below this are all alike."""
+KEPT_SMALL = 1e-4
+"""How much large costs weigh against errors."""
+FINE = 0.95
+LEFT_OUT = 5
+"""One seed in so many is left out of the fit."""
 WRONG = 5e-3
 """The relative error from which on a result is no rounding of the other."""
 
@@ -173,6 +184,7 @@ def _ours(work: Work) -> Callable[[], Tensor]:
 def _compare(work: Work, y: Tensor) -> None:
     """A time counts only for a right result."""
     with work.precision.applied():
+        torch.backends.cudnn.benchmark = False  # any of its algorithms will do
         expected = TorchEager().build(work).run(work.x).float()
     error = ((y.float() - expected).norm() / expected.norm().clamp_min(1e-20)).item()
     if not error < WRONG:
@@ -187,9 +199,93 @@ def _seconds(clock: CudaClock, call: Callable[[], object]) -> float:
     return median([first, *(clock.time(call)[0] for _ in range(more))])
 
 
+def apart(layers: list[Layer]) -> tuple[list[Layer], list[Layer]]:
+    """The layers to fit to, and those to judge by."""
+    kept = [each for each in layers if each.seed % LEFT_OUT]
+    return kept, [each for each in layers if each.seed % LEFT_OUT == 0]
+
+
+def fit(layers: list[Layer]) -> dict[str, dict[str, dict[str, float]]]:
+    """The costs of each kind of layer, ours and cuDNN's."""
+    kinds: dict[str, list[Layer]] = {}
+    for layer in layers:
+        kinds.setdefault(model.kind(Problem.parse(layer.problem)), []).append(layer)
+    return {
+        kind: {
+            "ours": _costs(group, [_given(each.ours) for each in group]),
+            "cudnn": _costs(group, [each.torch for each in group]),
+        }
+        for kind, group in sorted(kinds.items())
+    }
+
+
+def _given(seconds: float | None) -> float:
+    if seconds is None:
+        raise ValueError("a layer was not timed with our kernels")
+    return seconds
+
+
+def _costs(layers: list[Layer], seconds: list[float]) -> dict[str, float]:
+    """Costs, none below zero, whose sums are as near to the times as can be, by their ratio.
+
+    A few layers for which no sum is near do not bend the others: squares of errors are divided by
+    the errors as they were before.
+    """
+    found = [model.amounts(Problem.parse(each.problem), each.bias) for each in layers]
+    names = sorted({name for each in found for name in each})
+    amounts = np.array([[each.get(name, 0.0) for name in names] for each in found])
+    times = 1e6 * np.array(seconds)
+    weights = np.ones(len(times))
+    for _ in range(STEPS):
+        shares = amounts / times[:, None] * weights[:, None]
+        costs = _nearest(shares, weights)
+        errors = np.abs(np.log(np.maximum(amounts @ costs, 1e-3) / times))
+        weights = 1 / np.sqrt(np.maximum(errors, NEAR))
+    return {
+        name: round(float(cost), 5) for name, cost in zip(names, costs, strict=True) if cost > 1e-5
+    }
+
+
+def _nearest(matrix: Any, target: Any) -> Any:
+    """The vector, none of it below zero, whose product with a matrix is nearest to the target."""
+    size = np.maximum(np.linalg.norm(matrix, axis=0), 1e-30)
+    square = (matrix / size).T @ (matrix / size) + KEPT_SMALL * np.eye(len(size))
+    aim, x = (matrix / size).T @ target, np.zeros(len(size))
+    for _ in range(1000):
+        for at in range(len(x)):
+            x[at] = max(0.0, x[at] + (aim[at] - square[at] @ x) / square[at, at])
+    return x / size
+
+
+def show(layers: list[Layer], costs: dict[str, dict[str, dict[str, float]]]) -> None:
+    """How the choice does, beside the best of torch in either layout."""
+    ratios = []
+    for layer in layers:
+        problem = Problem.parse(layer.problem)
+        found, mine = model.amounts(problem, layer.bias), costs[model.kind(problem)]
+        theirs, ours = (model.microseconds(mine[who], found) for who in ("cudnn", "ours"))
+        chosen = layer.torch if theirs < ours else _given(layer.ours)
+        best = min(layer.torch, layer.other or layer.torch)
+        ratios.append((best / chosen, theirs < ours, ours, theirs, layer))
+    ratios.sort(key=lambda each: each[0])
+    values = [each[0] for each in ratios]
+    worst = [each for each in ratios if each[0] < FINE]
+    for ratio, yields, ours, theirs, layer in worst:
+        print(
+            f"{ratio:.2f} {'cuDNN' if yields else 'ours'}: ours {1e6 * _given(layer.ours):.1f} us "
+            f"(expected {ours:.1f}), torch {1e6 * layer.torch:.1f} ({theirs:.1f})  "
+            f"{layer.problem}{' + bias' if layer.bias else ''}"
+        )
+    print(
+        f"{len(values)} layers, geomean {geometric_mean(values):.2f}, "
+        f"{100 * (1 - len(worst) / len(values)):.1f} % at {FINE} or more, worst {values[0]:.2f}, "
+        f"cuDNN's {sum(each[1] for each in ratios)}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("torch", "ours", "compile"))
+    parser.add_argument("command", choices=("torch", "ours", "fit", "show", "compile"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--marks", type=Path)
@@ -199,6 +295,18 @@ def main() -> None:
         time_torch(given.file, given.seconds)
     elif given.command == "ours":
         time_ours(given.file)
+    elif given.command == "fit":
+        head, layers = read(given.file)
+        fitted, _ = apart(layers)
+        costs = fit(fitted)
+        measured = {"layers": len(fitted), **head}
+        text = json.dumps({"measured": measured, "costs": costs}, indent=1)
+        model.FILE.write_text(text + "\n", encoding="utf-8")
+    elif given.command == "show":
+        costs = json.loads(model.FILE.read_text(encoding="utf-8"))["costs"]
+        for name, layers in zip(("fitted", "left out"), apart(read(given.file)[1]), strict=True):
+            print(name)
+            show(layers, costs)
     else:
         compile_ahead(given.file, given.marks, *map(int, given.part.split("/")))
 

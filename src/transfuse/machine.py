@@ -29,7 +29,7 @@ def environment() -> dict[str, Any]:
         "instructions": _instructions(),
         "gpus": [_gpu(i) for i in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "backends": [backend.name for backend in BACKENDS],
         "settings": vars(settings.read()),
         "tuned": tuned.files(),
