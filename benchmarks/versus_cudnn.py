@@ -1,7 +1,7 @@
 """Our kernels beside cuDNN's on drawn layers, and the cost model that chooses between them.
 
     python benchmarks/versus_cudnn.py torch layers.jsonl --seconds 600
-    python benchmarks/versus_cudnn.py ours layers.jsonl
+    python benchmarks/versus_cudnn.py ours layers.jsonl --seconds 600
     python benchmarks/versus_cudnn.py fit layers.jsonl
     python benchmarks/versus_cudnn.py show layers.jsonl
 
@@ -54,8 +54,10 @@ STEPS = 8
 """Of a fit, each with other weights."""
 NEAR = 0.05
 """Errors of logarithms below this are all alike."""
-KEPT_SMALL = 1e-4
-"""How much large costs weigh against errors."""
+TRUST = 0.03
+"""How much the costs below weigh against errors: they count where layers tell nothing."""
+CALL, MEGABYTE = 9.0, 0.4
+GIGAFLOP = {"fp16": 2.0, "tf32": 4.0}
 FINE = 0.95
 LEFT_OUT = 5
 """One seed in so many is left out of the fit."""
@@ -128,19 +130,24 @@ def time_torch(path: Path, seconds: float) -> None:
         write(path, head, layers)
 
 
-def time_ours(path: Path) -> None:
-    """Time our kernels on every layer of a file, while other processes compile ahead."""
+def time_ours(path: Path, seconds: float) -> None:
+    """Time our kernels on every layer of a file, while other processes compile ahead.
+
+    When the seconds are up, layers that are left keep the time that they had.
+    """
+    begun = perf_counter()
     head, layers = read(path)
-    clock, timed = CudaClock(), []
+    clock, head = CudaClock(), {**head, "ours": environment()}
     with compiling(path, len(layers)) as compiled:
         for at, layer in enumerate(layers):
             compiled(at)
-            with torch.no_grad():
-                work = layer.work
-                run = _ours(work)
-                _compare(work, run())
-                timed.append(replace(layer, ours=_seconds(clock, run)))
-    write(path, {**head, "ours": environment()}, timed)
+            if perf_counter() - begun > seconds:
+                break
+            try:
+                layers[at] = replace(layer, ours=_timed(layer.work, clock))
+            except RuntimeError as error:
+                print(f"{layer.problem}: {error}", file=sys.stderr)
+    write(path, head, layers)
 
 
 @contextmanager
@@ -181,14 +188,16 @@ def _ours(work: Work) -> Callable[[], Tensor]:
     return lambda: front.run(work.chain, work.problem, *tensors, backend="triton")
 
 
-def _compare(work: Work, y: Tensor) -> None:
-    """A time counts only for a right result."""
-    with work.precision.applied():
+def _timed(work: Work, clock: CudaClock) -> float:
+    """Seconds of our kernels; a time counts only for a right result."""
+    run = _ours(work)
+    with torch.no_grad(), work.precision.applied():
         torch.backends.cudnn.benchmark = False  # any of its algorithms will do
         expected = TorchEager().build(work).run(work.x).float()
-    error = ((y.float() - expected).norm() / expected.norm().clamp_min(1e-20)).item()
+    error = ((run().float() - expected).norm() / expected.norm().clamp_min(1e-20)).item()
     if not error < WRONG:
-        raise RuntimeError(f"{work.problem}: our result differs from torch's by {error:.1e}")
+        raise RuntimeError(f"our result differs from torch's by {error:.1e}")
+    return _seconds(clock, run)
 
 
 def _seconds(clock: CudaClock, call: Callable[[], object]) -> float:
@@ -196,7 +205,7 @@ def _seconds(clock: CudaClock, call: Callable[[], object]) -> float:
         call()
     first = clock.time(call)[0]
     more = 2 if first > SLOW else SAMPLES - 1
-    return median([first, *(clock.time(call)[0] for _ in range(more))])
+    return round(median([first, *(clock.time(call)[0] for _ in range(more))]), 8)
 
 
 def apart(layers: list[Layer]) -> tuple[list[Layer], list[Layer]]:
@@ -212,8 +221,8 @@ def fit(layers: list[Layer]) -> dict[str, dict[str, dict[str, float]]]:
         kinds.setdefault(model.kind(Problem.parse(layer.problem)), []).append(layer)
     return {
         kind: {
-            "ours": _costs(group, [_given(each.ours) for each in group]),
-            "cudnn": _costs(group, [each.torch for each in group]),
+            "ours": _costs(group, [_given(each.ours) for each in group], kind),
+            "cudnn": _costs(group, [each.torch for each in group], kind),
         }
         for kind, group in sorted(kinds.items())
     }
@@ -225,7 +234,7 @@ def _given(seconds: float | None) -> float:
     return seconds
 
 
-def _costs(layers: list[Layer], seconds: list[float]) -> dict[str, float]:
+def _costs(layers: list[Layer], seconds: list[float], kind: str) -> dict[str, float]:
     """Costs, none below zero, whose sums are as near to the times as can be, by their ratio.
 
     A few layers for which no sum is near do not bend the others: squares of errors are divided by
@@ -235,10 +244,13 @@ def _costs(layers: list[Layer], seconds: list[float]) -> dict[str, float]:
     names = sorted({name for each in found for name in each})
     amounts = np.array([[each.get(name, 0.0) for name in names] for each in found])
     times = 1e6 * np.array(seconds)
+    usual = {"calls": CALL, "products": GIGAFLOP[kind.split()[0]]}
+    usual |= dict.fromkeys(("input", "output", "weights"), MEGABYTE)
+    known = np.array([usual.get(name, 0.0) for name in names])
     weights = np.ones(len(times))
     for _ in range(STEPS):
         shares = amounts / times[:, None] * weights[:, None]
-        costs = _nearest(shares, weights)
+        costs = _nearest(shares, weights, known)
         errors = np.abs(np.log(np.maximum(amounts @ costs, 1e-3) / times))
         weights = 1 / np.sqrt(np.maximum(errors, NEAR))
     return {
@@ -246,12 +258,16 @@ def _costs(layers: list[Layer], seconds: list[float]) -> dict[str, float]:
     }
 
 
-def _nearest(matrix: Any, target: Any) -> Any:
-    """The vector, none of it below zero, whose product with a matrix is nearest to the target."""
+def _nearest(matrix: Any, target: Any, known: Any) -> Any:
+    """The vector, none of it below zero, whose product with a matrix is nearest to the target.
+
+    What the matrix hardly tells stays near what is known.
+    """
     size = np.maximum(np.linalg.norm(matrix, axis=0), 1e-30)
-    square = (matrix / size).T @ (matrix / size) + KEPT_SMALL * np.eye(len(size))
-    aim, x = (matrix / size).T @ target, np.zeros(len(size))
-    for _ in range(1000):
+    scaled, begun = matrix / size, known * size
+    square = scaled.T @ scaled + TRUST * np.eye(len(size))
+    aim, x = scaled.T @ target + TRUST * begun, begun.copy()
+    for _ in range(300):
         for at in range(len(x)):
             x[at] = max(0.0, x[at] + (aim[at] - square[at] @ x) / square[at, at])
     return x / size
@@ -294,7 +310,7 @@ def main() -> None:
     if given.command == "torch":
         time_torch(given.file, given.seconds)
     elif given.command == "ours":
-        time_ours(given.file)
+        time_ours(given.file, given.seconds)
     elif given.command == "fit":
         head, layers = read(given.file)
         fitted, _ = apart(layers)
