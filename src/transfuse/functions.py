@@ -388,20 +388,9 @@ def _convolve(
     else:
         chain, operands = ALONE[rank, bias is not None], {} if bias is None else {BIAS: bias}
     return call(
-        chain,
-        x,
-        weight,
-        operands,
-        stride=stride,
-        padding=padding,
-        output_padding=output_padding,
-        dilation=dilation,
-        groups=groups,
-        output_size=output_size,
-        out=out,
-        backend=backend,
-        precision=precision,
-    )
+        chain, x, weight, operands, None, stride, padding, output_padding, dilation, groups,
+        output_size, out, backend, precision,
+    )  # fmt: skip
 
 
 def _values(stages: Sequence[Stage]) -> tuple[Any, ...]:

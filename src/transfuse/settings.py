@@ -25,8 +25,14 @@ class Settings:
 
 
 def backend() -> str | None:
-    """The backend asked for; for each call, which has no time to read them all."""
-    return os.environ.get("TRANSFUSE_BACKEND") or None
+    """The backend asked for; for each call, which has no time to read them all.
+
+    Nor to let ``os.environ`` encode the name: it is looked up as that keeps it.
+    """
+    return os.environ["TRANSFUSE_BACKEND"] or None if _BACKEND in os.environ._data else None
+
+
+_BACKEND = os.environ.encodekey("TRANSFUSE_BACKEND")
 
 
 def interpreted() -> bool:
