@@ -127,7 +127,8 @@ def call(
 
     if not unbatched:
         given = (
-            chain, stride, padding, output_padding, dilation, groups, output_size, backend, precision
+            chain, stride, padding, output_padding, dilation, groups, output_size, backend,
+            precision,
         )  # fmt: skip
         return _compute(what, prepare, x, weight, operands, out, backend, "weight", given, scalars)
     y = _compute(what, prepare, whole, weight, operands, into, backend)
@@ -308,11 +309,12 @@ def _compute(
         found = Checked(chain, problem, chosen, run, backend, spans, chain.updates)
         if seen:
             _keep(seen, found)
+    y = _run(found, tensors, operands, out, kernel)
     if seen and given:
         recent = found.repeatable(given, scalars, tensors, operands, out)
         if recent is not None:
             _keep(id(weight), recent)
-    return _run(found, tensors, operands, out, kernel)
+    return y
 
 
 def _tensors(

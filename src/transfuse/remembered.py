@@ -57,8 +57,8 @@ class Checked:
         x, weight, *_ = tensors
         if self.settled is None or not self.settled[0](*tensors):
             # None: sizes and strides as they are.
-            guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-            self.settled = guard.check, settled(self.run, x, weight, operands, out)
+            made = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+            self.settled = made.check, settled(self.run, x, weight, operands, out)
         guard, run = self.settled
         facts = (self.chain, self.problem, self.backend, run, self.asked, self.spans, self.updates)
         return Recent(*facts, None, given, numbers, out is not None, set_to(x), guard)

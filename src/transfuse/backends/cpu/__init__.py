@@ -84,6 +84,9 @@ class _Kernels:
         run = sweeps.prepare(sweep)
         return lambda slots: run([tensor.data_ptr() for tensor in slots])
 
+    def by_address(self, device: torch.device) -> bool:
+        return True
+
     def source(self, problem: Problem) -> torch.dtype:
         return ELEMENTS[problem.dtype].compute
 
@@ -141,7 +144,6 @@ class _Core:
         for gathers, (mean, var) in zip(ready.gathers, found, strict=True):
             write(operands, gathers.running.moved(operands, mean, var, gathers.values))
         return out
-
 
     def finite(self, core: ctypes.CDLL, operands: Mapping[str, Tensor]) -> bool:
         """Rewrites assume finite operands; these few numbers are looked at, as no plan can."""
@@ -230,9 +232,7 @@ class _Filled:
         self.careful = bool(self.program.careful)
         self.places = list(ready.places(self.program))
 
-    def fill(
-        self, x: int, weight: weights.Packed, y: int, operands: Mapping[str, Tensor]
-    ) -> None:
+    def fill(self, x: int, weight: weights.Packed, y: int, operands: Mapping[str, Tensor]) -> None:
         words = self.words
         words[_INPUT], words[_WEIGHTS], words[_OUTPUT] = x, weight.address, y
         if self.careful is not weight.careful:
@@ -342,7 +342,6 @@ class _Ready:
                 steps[i].map = map_.on(operands)
             program.steps = steps
         return program
-
 
     def places(self, program: library.Program) -> Iterator[tuple[memoryview, int, str]]:
         """Where the address of each operand stands in a program that was made here."""

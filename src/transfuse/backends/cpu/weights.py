@@ -67,7 +67,7 @@ def kept(key: Key) -> Packed | None:
     """What was packed from an address; whether it still holds, the digest tells."""
     found = _kept.get(key)
     if found is not None:
-        try:
+        try:  # noqa: SIM105 `suppress` takes longer than the rest
             _kept.move_to_end(key)
         except KeyError:  # another thread has let go of it
             pass
