@@ -4,6 +4,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,20 @@ class Settings:
 
 
 def backend() -> str | None:
-    """The backend asked for; for each call, which has no time to read them all."""
+    """The backend asked for; for each call, which has no time to read them all.
+
+    Nor has it the time to encode the name: that is looked up as ``os.environ`` keeps it.
+    """
+    environment: Any = os.environ
+    try:
+        if _BACKEND not in environment._data:
+            return None
+    except AttributeError:  # another Python, or another mapping in its place
+        pass
     return os.environ.get("TRANSFUSE_BACKEND") or None
+
+
+_BACKEND = os.fsencode("TRANSFUSE_BACKEND") if os.supports_bytes_environ else "TRANSFUSE_BACKEND"
 
 
 def interpreted() -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from transfuse.problem import Shape
 from transfuse.stages.actions import Action, Elementwise
-from transfuse.stages.values import Kinds, admitted, exact, plain
+from transfuse.stages.values import Kinds, admitted, exact, outlined, plain
 from transfuse.stages.walk import Walk
 
 Number = int | float
@@ -87,6 +87,19 @@ class Stage:
         """What the stage is compared and kept by."""
         kind: Any = type(self)
         return (kind, *[exact(getattr(self, name)) for name, _ in _fields(kind)])
+
+    @property
+    def outline(self) -> tuple[Hashable, ...]:
+        """What it is compared by, whatever its tensors are."""
+        kind: Any = type(self)
+        return (kind, *[outlined(getattr(self, name)) for name, _ in _fields(kind)])
+
+    @property
+    def held(self) -> list[Any]:
+        """The tensors, or what a tracer has for them, that it was declared with, in order."""
+        kind: Any = type(self)
+        values = [getattr(self, name) for name, kinds in _fields(kind) if Tensor in kinds]
+        return [each for each in values if hasattr(each, "__torch_function__")]
 
     @property
     def given(self) -> tuple[Any, ...]:

@@ -11,10 +11,12 @@ import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import is_
 from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from transfuse.maths.expr import Call, Expr, Name, X, expression, substituted
 from transfuse.maths.expr import name as symbol
@@ -22,7 +24,7 @@ from transfuse.maths.primitives import PRIMITIVES, evaluate
 from transfuse.problem import Shape
 from transfuse.stages.actions import Elementwise
 from transfuse.stages.base import Env, Kind, Number, Stage, shown, value
-from transfuse.stages.values import exact, plain
+from transfuse.stages.values import exact, outlined, plain
 from transfuse.stages.walk import Given, Walk
 from transfuse.symbols import Symbol, real
 
@@ -77,6 +79,14 @@ class Map(Stage):
     @property
     def values(self) -> tuple[Hashable, ...]:
         return (Map, self.function, self.shapes, *map(exact, self.arguments))
+
+    @property
+    def outline(self) -> tuple[Hashable, ...]:
+        return (Map, self.function, self.shapes, *map(outlined, self.arguments))
+
+    @property
+    def held(self) -> list[Any]:
+        return [each for each in self.arguments if hasattr(each, "__torch_function__")]
 
     @property
     def given(self) -> tuple[Any, ...]:
@@ -223,6 +233,7 @@ class Function:
         if self.expr.logical:
             raise TypeError(f"{self.name} gives a condition, not a number: {self.expr}")
         self.torch = torch
+        self._last: tuple[tuple[Any, ...], Map] | None = None
         self.__name__, self.__module__, self.__doc__ = self.name, body.__module__, self._doc(body)
         self.__signature__ = inspect.Signature(rest, return_annotation=Map)
 
@@ -255,11 +266,18 @@ class Function:
     @overload
     def __call__(self, *args: Any, **kwargs: Any) -> Map: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Expr | Map:
+        # Stages never change: the one without tensors that was made last serves again.
+        again = not kwargs and not is_dynamo_compiling() and self._last
+        if again and len(args) == len(again[0]) and all(map(is_, args, again[0])):
+            return again[1]
         inside = bool(args) and isinstance(args[0], Expr)
         given = self._bound(args[inside:], kwargs)
         if inside:
             return substituted(self.expr, {"x": args[0], **given})
-        return Map(self, tuple(self._plain(key, each) for key, each in given.items()))
+        made = Map(self, tuple(self._plain(key, each) for key, each in given.items()))
+        if not kwargs and all(type(each) in (int, float, str) for each in args):
+            self._last = args, made
+        return made
 
     def _plain(self, key: str, given: Any) -> Any:
         """A number, a name or a tensor; one without axes is a number, read now."""

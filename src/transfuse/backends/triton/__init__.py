@@ -118,6 +118,9 @@ class _Kernels:
         run: legs.Run = sweeps.prepare(sweep, device)
         return run
 
+    def by_address(self, device: torch.device) -> bool:
+        return device.type == "cuda"  # Triton's interpreter reads the tensors
+
     def source(self, problem: Problem) -> torch.dtype:
         return ELEMENTS[problem.dtype].dtype  # what tensor cores multiply
 
@@ -154,6 +157,19 @@ class _Core:
             _declined[self.chain, self.problem] = Verdict(str(reason))
             raise
         return y
+
+    def like(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
+    ) -> Executable:
+        """What runs again on tensors that lie so; this itself where some are copied first."""
+        tensors = (x, weight, *operands.values(), *(() if out is None else (out,)))
+        calls, copied = _calls(), any(each.is_neg() for each in tensors)
+        if copied or self.chain.updates or not self.problem.batch:
+            return self
+        if not calls.as_they_are(x, operands):
+            return self
+        again: Executable = calls.Again(self, self.plan, self.form)
+        return again
 
 
 _declined: dict[tuple[Chain, Problem], Verdict] = {}

@@ -358,31 +358,43 @@ template <class T> class Convolution {
         }
     }
 
+    // As many vectors of positions at once as the row fills, four at the most.
     template <int C>
     void narrow_row(const WidthPhase& phase, const Tap* t, int count, const T* x, const T* w, T* s) {
-        constexpr int L = LANES<T>, N = 4;
-        const int64_t cig = p.in_channels / p.groups;
-        for (int64_t q = 0; q < phase.count; q += N * L) {
-            Vec<T> acc[C][N] = {};
-            for (int i = 0; i < count; i++)
-                for (int64_t c = 0; c < cig; c++) {
-                    const T* xp = x + t[i].x + c * pitch + q;
-                    const T* wp = w + (t[i].w + c) * C;
+        constexpr int64_t L = LANES<T>;
+        int64_t q = 0;
+        for (; phase.count - q > 2 * L; q += 4 * L) narrow_positions<C, 4>(phase, t, count, x, w, s, q);
+        if (phase.count - q > L)
+            narrow_positions<C, 2>(phase, t, count, x, w, s, q);
+        else if (phase.count > q)
+            narrow_positions<C, 1>(phase, t, count, x, w, s, q);
+    }
+
+    template <int C, int N>
+    void narrow_positions(const WidthPhase& phase, const Tap* t, int count, const T* x, const T* w, T* s, int64_t q) {
+        constexpr int L = LANES<T>;
+        const int64_t cig = p.in_channels / p.groups, width = pitch, by = step();
+        const bool careful = p.careful;
+        Vec<T> acc[C][N] = {};
+        for (int i = 0; i < count; i++)
+            for (int64_t c = 0; c < cig; c++) {
+                const T* xp = x + t[i].x + c * width + q;
+                const T* wp = w + (t[i].w + c) * C;
 #pragma GCC unroll 4
-                    for (int j = 0; j < N; j++) {
-                        Vec<T> xv = load(xp + j * L);
+                for (int j = 0; j < N; j++) {
+                    Vec<T> xv = load(xp + j * L);
 #pragma GCC unroll 4
-                        for (int o = 0; o < C; o++)
-                            acc[o][j] += p.careful ? met_products(phase, i, q + j * L, xv, wp[o]) : xv * wp[o];
-                    }
+                    for (int o = 0; o < C; o++)
+                        acc[o][j] += careful ? met_products(phase, i, q + j * L, xv, wp[o]) : xv * wp[o];
                 }
-            const int64_t some = std::min<int64_t>(N * L, phase.count - q);
-            for (int o = 0; o < C; o++) {
-                T line[N * L];
-                for (int j = 0; j < N; j++) store(line + j * L, acc[o][j]);
-                for (int64_t l = 0; l < some; l++) s[(q + l) * step() + o] = line[l];
             }
-        }
+        const int64_t some = std::min<int64_t>(N * L, phase.count - q);
+        T lines[C][N * L], *to = s + q * by;
+        for (int o = 0; o < C; o++)
+            for (int j = 0; j < N; j++) store(&lines[o][j * L], acc[o][j]);
+        for (int64_t l = 0; l < some; l++, to += by)
+#pragma GCC unroll 4
+            for (int o = 0; o < C; o++) to[o] = lines[o][l];
     }
 };
 

@@ -229,7 +229,8 @@ template <class T> class Engine {
             return Own{allocate<T>(count), allocate<T>(count),
                        {p, source.data, source.element, source.strides, source.inputs}, {}, allocate<T>(beside)};
         };
-        in_parallel(threads, tiles * p.parts, prepare, [&](Own& own, int64_t i) {
+        const int useful = division.is_little(begin, p.batch) ? 1 : threads;
+        in_parallel(useful, tiles * p.parts, prepare, [&](Own& own, int64_t i) {
             // The last tile of every sample, the smallest, comes last of all: threads end at about the same time.
             const int64_t others = per_sample - 1, part = i % p.parts, late = i / p.parts - p.batch * others;
             const int64_t n = late < 0 ? i / p.parts / others : late;
