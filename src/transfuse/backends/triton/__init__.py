@@ -24,7 +24,6 @@ from transfuse.errors import Declined
 from transfuse.plan import Pass, Plan, fused, machine
 from transfuse.problem import Problem
 from transfuse.route import NoRoute, Route, route
-from transfuse.stages import ConvTranspose
 from transfuse.stages.actions import Pool
 from transfuse.sweeps import Sweep
 
@@ -200,7 +199,6 @@ def _copying(plan: Plan) -> Plan:
 
 def _yields(chain: Chain, problem: Problem) -> str:
     """Why cuDNN is to be preferred, where it is: on a convolution and nothing else."""
-    conv, *others = chain.stages
-    if others or not isinstance(conv, ConvTranspose):
+    if len(chain.stages) > 1:
         return ""
-    return versus_cudnn.slower(problem, bias=conv.bias is not None)
+    return versus_cudnn.slower(problem, bias=chain.conv.bias is not None)
