@@ -8,6 +8,7 @@ from transfuse.backends.triton.engines.contract import Task, Unsuited
 from transfuse.backends.triton.engines.hopper_strip import strip_layout
 from transfuse.backends.triton.engines.hopper_strip.strip_kernel import convolve_strip
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripGeometry, StripTiling
+from transfuse.backends.triton.engines.hopper_strip.strip_sizes import sizes
 from transfuse.backends.triton.engines.portable import convolve_launch, tiling
 from transfuse.backends.triton.engines.portable.tile import Tile
 from transfuse.backends.triton.engines.portable.tiling import Tiling
@@ -123,15 +124,16 @@ class HopperStrip:
         partials = draft.gather(task.segment, tiles.blocks, strip.partials(geometry))
         arguments = OpArguments()
         draft.epilogue(task.segment, task.out, arguments, geometry.ordered)  # tensors and numbers
-        sizes = core.batch * geometry.sample, tile.kept
+        rows_of_input = core.batch * geometry.sample, tile.kept
         weights = tile.rows, tile.slots * tile.kept
         given = [
-            Boxes(copy, sizes, (strip.box, strip.depth), strip.layout),
-            Boxes(copy, sizes, (strip.halo or strip.box, strip.depth), strip.layout),
+            Boxes(copy, rows_of_input, (strip.box, strip.depth), strip.layout),
+            Boxes(copy, rows_of_input, (strip.halo or strip.box, strip.depth), strip.layout),
             Boxes(packed, weights, (strip.channels, strip.depth), strip.layout),
-            At(task.out.number), NO_MORE, core.batch, tiles.tiles, draft.tensors(arguments),
+            At(task.out.number), NO_MORE, tiles.tiles, draft.tensors(arguments),
             numbers(arguments), At(partials.partials), partials.plane, partials.tiles,
-            geometry, strip, tiles.epilogue,
+            *sizes(geometry, strip, task.out.strides),
+            geometry.pattern(strip.channels, task.out.strides[1] == 1), strip, tiles.epilogue,
         ]  # fmt: skip
         programs = strip.programs(geometry, draft.gpu.multiprocessors)
         options = {"num_warps": 4} | ({"maxnreg": 128} if strip.consumers == 1 else {})

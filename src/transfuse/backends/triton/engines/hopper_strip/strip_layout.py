@@ -14,7 +14,7 @@ from transfuse.backends.triton.engines.portable.tile import Block
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.epilogue.records import Epilogue
 from transfuse.backends.triton.strides import Three
-from transfuse.backends.triton.tap_table import TapTable
+from transfuse.backends.triton.tap_table import ONE, TapTable
 
 SHARED = 227 * 1024
 """Bytes of shared memory one program may take."""
@@ -24,9 +24,31 @@ MOST_TAPS = 32
 
 
 @dataclass(frozen=True)
-class StripGeometry:
-    """What the kernel knows of a problem. An entry is (first, count, slot)."""
+class StripPattern:
+    """What the kernel knows of a problem when it is compiled: nothing that depends on sizes."""
 
+    rank: int
+    classes: Three
+    step: Three
+    slots: Three
+    taps: tuple[Three, ...]  # along the width: class, row of the strip, slot
+    cross: bool
+    thin: bool  # a line is one result
+    whole: bool  # blocks divide the channels
+    alone: bool  # one block has all channels
+    innermost: bool  # channels lie side by side in the output
+
+    @property
+    def joined(self) -> int:
+        """Width classes of one tile: all of them."""
+        return self.classes[2]
+
+
+@dataclass(frozen=True)
+class StripGeometry:
+    """A problem as the kernel meets it. An entry is (first, count, slot)."""
+
+    rank: int
     batch: int
     channels: int  # of the output
     kept: int  # of the input, padded: one slot of the packed weights
@@ -43,7 +65,9 @@ class StripGeometry:
     def of(
         cls, tap_table: TapTable, batch: int, channels: int, kept: int, cross: bool
     ) -> "StripGeometry":
+        missing = [tap_table.depth, tap_table.height].count(ONE)
         return cls(
+            rank=3 - missing,
             batch=batch,
             channels=channels,
             kept=kept,
@@ -57,15 +81,35 @@ class StripGeometry:
             cross=cross,
         )
 
+    def pattern(self, channels: int, innermost: bool) -> StripPattern:
+        """What is compiled, for tiles of so many channels; ``innermost``: as they lie there."""
+        return StripPattern(
+            rank=self.rank,
+            classes=self.classes,
+            step=self.step,
+            slots=self.slots,
+            taps=self.taps,
+            cross=self.cross,
+            thin=self.line == 1,
+            whole=self.channels % channels == 0,
+            alone=self.channels <= channels,
+            innermost=innermost,
+        )
+
     @property
     def joined(self) -> int:
         """Width classes of one tile: all of them."""
         return self.classes[2]
 
     @property
+    def line(self) -> int:
+        """Results from one line of rows to the next."""
+        return self.extent[2] * self.joined
+
+    @property
     def ordered(self) -> bool:
         """Whether rows follow each other as results do."""
-        wide = self.extent[1], self.extent[2] * self.joined
+        wide = self.extent[1], self.line
         return not self.cross and prod(self.classes) == self.joined and wide == self.results[1:]
 
     @property
@@ -169,20 +213,21 @@ class StripTiling:
         row = self.depth * self.itemsize
         return row * (self.x_stages * self.strip + self.w_stages * self.channels)
 
-    def bias(self, geometry: StripGeometry, ops: OpTable) -> int:
+    def bias(self, alone: bool, ops: OpTable) -> int:
         """Where the operand stands that sums start from instead of zero; -1: there is none.
 
-        All tiles must share it. In 16 bits the result of a convolution is rounded coarsely anyway;
+        All tiles must share it (``alone``: one block has all channels). In 16 bits the result of a convolution is rounded coarsely anyway;
         in tf32, sums that start from a large bias would lose bits of their products.
         """
-        fits = self.itemsize == 2 and geometry.channels <= self.channels
+        fits = self.itemsize == 2 and alone
         return ops.at[0] if fits and ops.ops[:1] == ("add",) else -1
 
     def room(self, geometry: StripGeometry, after: Epilogue, stored: int) -> int:
         """Bytes of shared memory in all, at most: rings, the bias and ones, changes of layout."""
         bias = 32 * (2 * self.positions + self.channels)
         room = self.shared + scratch(self, stored) * self.consumers // 2
-        return room + (bias if self.bias(geometry, after.after) >= 0 else 0)
+        alone = geometry.channels <= self.channels
+        return room + (bias if self.bias(alone, after.after) >= 0 else 0)
 
     def tiles_of_block(self, geometry: StripGeometry) -> int:
         """Tiles for one block of anchors: by class of depth and height, and by channels."""
@@ -316,9 +361,10 @@ def vector_of(geometry: StripGeometry, after: Epilogue, stored: int) -> int:
     if after.linear:
         numbers = [geometry.sample * geometry.joined, *after.strides[:2]]
     else:
-        line = geometry.joined * geometry.extent[2]
-        numbers = [line, geometry.results[2], *after.strides[:4]]
-    return gcd(16 // stored, *numbers)
+        numbers = [geometry.line, geometry.results[2], *after.strides[:4]]
+    found = gcd(16 // stored, *numbers)
+    # Each of them is a build. Of small samples that tiles cross there are only half as many.
+    return found // 2 if geometry.cross and found in (2, 8) and stored == 2 else found
 
 
 def choose(

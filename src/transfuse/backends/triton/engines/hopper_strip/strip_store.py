@@ -10,23 +10,24 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from transfuse.backends.triton.engines.portable.anchors import anchors
 from transfuse.backends.triton.epilogue.arithmetic import narrow
 from transfuse.backends.triton.epilogue.records import Channels
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 
 
-@gluon.constexpr_function
-def rows_of(geometry, config):
-    """The tile as ``tiles.py`` takes it."""
-    return geometry.rows(config.tile)
+@gluon.jit
+def quotient(n, by):
+    """``n`` of [0, 2**31) divided by a number of at least 2: see ``strip_sizes.divisor``."""
+    magic, shift = by
+    high = gl.umulhi(n.to(gl.uint32), magic.to(gl.uint32, bitcast=True))
+    return (high >> shift.to(gl.uint32)).to(gl.int32)
 
 
 @gluon.constexpr_function
-def ops_left(geometry, config, after):
+def ops_left(pattern, config, after):
     """The ops that are left, where sums start from the first."""
-    return after.after.rest(1 if config.bias(geometry, after.after) >= 0 else 0)
+    return after.after.rest(1 if config.bias(pattern.alone, after.after) >= 0 else 0)
 
 
 @gluon.constexpr_function
@@ -47,76 +48,114 @@ def indices(v, C: gl.constexpr):
 
 
 @gluon.jit
+def alive(channel, channels, P: gl.constexpr):
+    """Which channels of a tile are real ones."""
+    if P.whole:
+        return channel == channel
+    else:
+        return channel < channels
+
+
+@gluon.jit
 def finish_tile(
-    v, tile, results, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr
-):
+    v, tile, results, sizes,
+    CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
+):  # fmt: skip
     """Tile ops, statistic and store of one consumer's share of a tile."""
     out = results.out
-    batch = results.batch
     block, cd, ch, first = tile
     AXIS: gl.constexpr = C.axis
-    OPS: gl.constexpr = ops_left(G, C, A)
-    WHOLE: gl.constexpr = G.channels % C.channels == 0
+    OPS: gl.constexpr = ops_left(P, C, A)
     channel, p = indices(v, C)
     channel += first
-    live = channel < G.channels
-    n0, there, _ = places(p, tile, batch, CONSUMER, G, C, A)
-    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, AXIS, WHOLE)
+    live = alive(channel, sizes.channels, P)
+    n0, there, _ = places(p, tile, sizes, 1, CONSUMER, P, C, A)
+    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, AXIS, P.whole)
     if A.late != "":
         LATE: gl.constexpr = A.late
         gl.static_assert(AXIS == 0, "a statistic takes channels first")
         # A row of partials for each channel of a sample, or of the batch.
-        OF_TILE: gl.constexpr = C.consumers * G.classes[0] * G.classes[1]
+        OF_TILE: gl.constexpr = C.consumers * P.classes[0] * P.classes[1]
         counted = results.counted
         at = (block // counted * A.counted + channel).to(gl.int64) * (counted * OF_TILE)
-        at += block % counted * OF_TILE + (cd * G.classes[1] + ch) * C.consumers + CONSUMER
+        at += block % counted * OF_TILE + (cd * P.classes[1] + ch) * C.consumers + CONSUMER
         put(results.partials + at, results.plane, gather(v, there, LATE), live)
     if A.stored:
         v = narrow(v, out.dtype.element_ty)
+        of_samples, of_channels, _, _, _ = sizes.strides
+        out += n0.to(gl.int64) * (of_samples * C.vector)
         if C.store == "rows" and not A.summed:
             ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
             v = gl.convert_layout(v, ROWS)
             channel = gl.arange(0, 4, layout=gl.SliceLayout(1 - AXIS, ROWS))
             p = gl.arange(0, v.shape[1 - AXIS], layout=gl.SliceLayout(AXIS, ROWS))
-            n0, there, place = places(p, tile, batch, CONSUMER, G, C, A)
-            # One address for every fourth channel; the others lie at known distances.
-            out += n0.to(gl.int64) * A.strides[0] + first * A.strides[1]
-            out += gl.expand_dims(channel * A.strides[1], 1 - AXIS) + gl.expand_dims(place, AXIS)
-            write_rows(out, v, first + channel, gl.expand_dims(there, AXIS), 0, G, C, A)
+            _, there, place = places(p, tile, sizes, C.vector, CONSUMER, P, C, A)
+            # One address for every fourth channel; the others lie at one distance from it.
+            apart = of_channels * C.vector
+            out += first * apart
+            out += gl.expand_dims(channel * apart, 1 - AXIS) + gl.expand_dims(place, AXIS)
+            channel += first
+            there = gl.expand_dims(there, AXIS)
+            write_rows(out, v, channel, there, sizes.channels, apart, P, C)
         else:
-            n0, there, place = places(p, tile, batch, CONSUMER, G, C, A)
-            write(out, v, channel, live, n0, there, place, A, AXIS)
+            _, there, place = places(p, tile, sizes, 1, CONSUMER, P, C, A)
+            write(out, v, channel, live, there, place, of_channels, P.innermost, A.summed, AXIS)
 
 
 @gluon.jit
 def places(
-    p, tile, batch, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr
-):
-    """For positions of a tile: its first sample, which are results, where they lie from there."""
-    block, cd, ch, _ = tile
-    T: gl.constexpr = rows_of(G, C)
-    START: gl.constexpr = CONSUMER * C.positions * G.joined
-    n0, _, _, _ = anchors(block, START, batch, T, True)
-    if A.linear:  # rows follow each other as results do
-        at = block % T.tiles_of_sample * (C.tile * G.joined) + START + p
-        return n0, (at < G.sample * G.joined) & (n0 < batch), at * A.strides[4]
+    p, tile, sizes, VECTOR: gl.constexpr,
+    CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
+):  # fmt: skip
+    """For positions of a tile: its first sample, which are results, where they lie from there.
+
+    Of ``VECTOR`` neighbours all are results or none, and they lie side by side.
+    """
+    START: gl.constexpr = CONSUMER * C.positions * P.joined
+    of_samples, _, of_depth, of_height, of_width = sizes.strides
+    block = tile.block
+    if P.cross:
+        n0 = quotient(block * C.tile, sizes.by_sample)
+        at = (block * C.tile - n0 * sizes.sample) * P.joined + START + p
+        ahead = quotient(at, sizes.by_space)
+        at -= ahead * sizes.space
+        there = n0 + ahead < sizes.batch
+        place = ahead * (of_samples * C.vector)
     else:
-        n, d, h, u = anchors(block, START + p, batch, T, True)
-        yd = d * G.classes[0] + cd
-        yh = h * G.classes[1] + ch
-        there = (n < batch) & (yd < G.results[0]) & (yh < G.results[1]) & (u < G.results[2])
-        place = (n - n0) * A.strides[0] + yd * A.strides[2] + yh * A.strides[3]
-        return n0, there, place + u * A.strides[4]
+        n0 = quotient(2 * block, sizes.by_tiles)
+        at = (block - n0 * sizes.tiles_of_sample) * (C.tile * P.joined) + START + p
+        there = at < sizes.space
+        place = 0
+    if not A.linear:  # rows do not follow each other as results do
+        depth, height, width = sizes.results
+        if P.rank > 2:
+            d = quotient(at, sizes.by_area)
+            at -= d * sizes.area
+            d = d * P.classes[0] + tile.cd
+            there &= d < depth
+            place += d * of_depth
+        if P.rank > 1:
+            if P.thin:
+                h = at
+                at = 0 * at
+            else:
+                h = quotient(at, sizes.by_line)
+                at -= h * sizes.line
+            h = h * P.classes[1] + tile.ch
+            there &= h < height
+            place += h * of_height
+        there &= at < width
+    place += at if VECTOR > 1 else at * of_width
+    # The compiler heeds this of what this very function computes, not of its arguments and results.
+    there = gl.max_constancy(there, [VECTOR])
+    return n0, there, gl.max_contiguous(gl.multiple_of(place, [VECTOR]), [VECTOR])
 
 
 @gluon.jit
-def write_rows(
-    out, v, channel, there,
-    FIRST: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-):  # fmt: skip
-    """Store a tile's channels from ``FIRST`` on, four at a time.
+def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.constexpr):
+    """Store a tile's channels four at a time; where, and which channels would come after them.
 
-    ``out`` are addresses of its first four, ``channel`` their numbers.
+    ``out`` are addresses of the first four, ``channel`` their numbers, ``apart`` how far two lie.
     """
     CHANNELS: gl.constexpr = v.shape[C.axis]
     POSITIONS: gl.constexpr = v.shape[1 - C.axis]
@@ -126,22 +165,27 @@ def write_rows(
         else:
             both = gl.permute(gl.reshape(v, [POSITIONS, 2, CHANNELS // 2]), [0, 2, 1])
         low, high = gl.split(both)
-        write_rows(out, low, channel, there, FIRST, G, C, A)
-        write_rows(out, high, channel, there, FIRST + CHANNELS // 2, G, C, A)
-    elif G.channels > C.channels or G.channels > FIRST:
+        out, channel = write_rows(out, low, channel, there, channels, apart, P, C)
+        return write_rows(out, high, channel, there, channels, apart, P, C)
+    else:
         v = gl.convert_layout(v, rows_layout(C.axis, C.vector), assert_trivial=True)
-        if G.channels % C.channels != 0 and (G.channels > C.channels or G.channels < FIRST + 4):
-            there &= gl.expand_dims(FIRST + channel < G.channels, 1 - C.axis)
-        gl.store(out + FIRST * A.strides[1], v, mask=there)
+        if not P.whole:
+            there &= gl.expand_dims(channel < channels, 1 - C.axis)
+        gl.store(out, v, mask=there)
+        return out + 4 * apart, channel + 4
 
 
 @triton.jit
-def write(out, v, channel, live, n0, there, place, A: tl.constexpr, AXIS: tl.constexpr):
-    """Store a tile. Offsets from a sample's first result fit 32 bits."""
-    out += n0.to(tl.int64) * A.strides[0]
-    if A.summed:
+def write(
+    out, v, channel, live, there, place, of_channels,
+    INNERMOST: tl.constexpr, SUMMED: tl.constexpr, AXIS: tl.constexpr,
+):  # fmt: skip
+    """Store a tile as it lies. Offsets from a sample's first result fit 32 bits."""
+    if SUMMED:
         tl.store(out + tl.expand_dims(place, AXIS), v, mask=tl.expand_dims(there, AXIS))
     else:
-        target = tl.expand_dims(channel * A.strides[1], 1 - AXIS) + tl.expand_dims(place, AXIS)
+        if not INNERMOST:
+            channel = channel * of_channels
+        target = tl.expand_dims(channel, 1 - AXIS) + tl.expand_dims(place, AXIS)
         keep = tl.expand_dims(live, 1 - AXIS) & tl.expand_dims(there, AXIS)
         tl.store(out + target, v, mask=keep)

@@ -83,8 +83,8 @@ class HopperWindow:
         given = [
             Boxes(rows, *boxes, layouts[0]),
             Boxes(packed, weights, (geometry.padded, rings.depth), layouts[1]),
-            At(shares.number), NO_MORE, core.batch, programs, draft.tensors(arguments),
-            numbers(arguments), geometry, rings, epilogue,
+            At(shares.number), NO_MORE, programs, draft.tensors(arguments), numbers(arguments),
+            *geometry.sizes(shares.strides, shares.part), geometry.pattern, rings, epilogue,
         ]  # fmt: skip
         draft.add(convolve_window, min(draft.gpu.multiprocessors, programs), given, num_warps=4)
         if work.tap_table.leaves:

@@ -11,8 +11,9 @@ from itertools import product
 from math import prod
 
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import SHARED
-from transfuse.backends.triton.strides import Box, Three
+from transfuse.backends.triton.strides import Box, Five, Three
 from transfuse.backends.triton.tap_table import AxisTaps, TapTable
+from transfuse.backends.triton.told import all_told
 
 LIFT = 1 << 12
 """Inputs that a tap may lie before its anchor, residues apart: the kernel divides no negatives."""
@@ -39,8 +40,29 @@ def pair_of(line: AxisTaps, pair: int) -> tuple[int, tuple[int, ...], Products]:
 
 
 @dataclass(frozen=True)
+class WindowPattern:
+    """What the kernel knows of a problem when it is compiled: nothing that depends on sizes."""
+
+    residues: Three
+    step: Three
+    slots: Three
+    members: Three
+    pairs: int  # of width members
+    below: tuple[int, ...]
+    products: Products
+    box: Box
+    padded: int
+    whole: bool  # channels fill the tile
+    window: str
+
+    @property
+    def positions(self) -> int:
+        return prod(self.box)
+
+
+@dataclass(frozen=True)
 class WindowGeometry:
-    """What the kernel knows of a problem. An entry is (first, count, slot), by axis and member."""
+    """A problem as the kernel meets it. An entry is (first, count, slot), by axis and member."""
 
     batch: int
     channels: int
@@ -60,7 +82,6 @@ class WindowGeometry:
     box: Box
     split: int  # programs that share the members
     window: str  # "max" or "sum"
-    form: str = "batch"
 
     @classmethod
     def of(
@@ -91,12 +112,33 @@ class WindowGeometry:
         )
 
     @property
-    def positions(self) -> int:
-        return prod(self.box)
+    def pattern(self) -> WindowPattern:
+        """What is compiled."""
+        return WindowPattern(
+            residues=self.residues,
+            step=self.step,
+            slots=self.slots,
+            members=self.members,
+            pairs=len(self.tops),
+            below=self.below,
+            products=self.products,
+            box=self.box,
+            padded=self.padded,
+            whole=self.channels == self.padded,
+            window=self.window,
+        )
+
+    def sizes(self, strides: Five, part: int) -> list[object]:
+        """What the kernel is told when it runs, in the order in which it takes it."""
+        entries = [n for axis in self.entries[:2] for entry in axis for n in entry]
+        return [
+            self.batch, self.channels, self.kept, self.extent[0], self.low, self.split,
+            *self.boxes[1:], *self.results, *strides, part, all_told(entries), all_told(self.tops),
+        ]  # fmt: skip
 
     @property
-    def joined(self) -> int:
-        return 1
+    def positions(self) -> int:
+        return prod(self.box)
 
     @property
     def lines(self) -> int:

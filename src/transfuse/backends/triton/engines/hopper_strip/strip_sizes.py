@@ -1,0 +1,35 @@
+"""The integers that the kernel of strips is told when it runs: the sizes of a problem."""
+
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripGeometry, StripTiling
+from transfuse.backends.triton.strides import Five
+from transfuse.backends.triton.told import all_told
+
+
+def divisor(number: int) -> tuple[int, int]:
+    """What ``strip_store.quotient`` divides by: ``n // number`` is ``n * magic >> 32 + shift``.
+
+    Exact for ``n`` of [0, 2**31) and numbers of at least 2. The magic number is that power of two
+    over ``number``, rounded up by less than 1, so the product is too large by less than ``2**31``,
+    and ``2**(32 + shift) / number``, the least that could matter, is no smaller. It has 32 bits and
+    its highest is set; as Triton takes it for a signed number, it is given as one.
+    """
+    assert number > 1, f"{number} is no divisor"
+    shift = (number - 1).bit_length() - 1
+    return -(-(1 << 32 + shift) // number) - (1 << 32), shift
+
+
+def sizes(geometry: StripGeometry, tiling: StripTiling, strides: Five) -> list[object]:
+    """All of them, in the order in which the kernel takes them."""
+    _, high, wide = geometry.extent
+    tiles = geometry.rows(tiling.tile).tiles_of_sample
+    area = high * geometry.line
+    space = geometry.sample * geometry.joined
+    samples, channels, *others = strides
+    entries = [n for axis in geometry.entries[:2] for entry in axis for n in entry]
+    return [
+        geometry.batch, geometry.channels, geometry.kept, high, wide, geometry.sample, tiles,
+        geometry.low, geometry.line, area, space, *geometry.results,
+        *(n for each in (geometry.line, area, space, geometry.sample, 2 * tiles)
+          for n in divisor(max(2, each))),
+        samples // tiling.vector, channels // tiling.vector, *others, all_told(entries),
+    ]  # fmt: skip
