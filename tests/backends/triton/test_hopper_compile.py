@@ -17,6 +17,7 @@ from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from triton.experimental.gluon.language import NVMMASharedLayout  # noqa: E402
 
+from transfuse.backends.triton.engines.hopper_records import FixedEpilogue  # noqa: E402
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noqa: E402
     SHARED,
     StripGeometry,
@@ -26,7 +27,6 @@ from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noq
     verdict,
 )
 from transfuse.backends.triton.epilogue.op_table import OpTable  # noqa: E402
-from transfuse.backends.triton.epilogue.records import Epilogue  # noqa: E402
 from transfuse.backends.triton.lower import Part  # noqa: E402
 from transfuse.backends.triton.tap_table import TapTable  # noqa: E402
 from transfuse.backends.triton.versions import ANY_ROW, FUSING  # noqa: E402
@@ -100,12 +100,12 @@ def geometry_of(trial: Trial, itemsize: int) -> StripGeometry:
     return StripGeometry.of(tap_table, trial.batch, trial.outputs, kept, trial.cross)
 
 
-def after_of(trial: Trial, geometry: StripGeometry) -> Epilogue:
+def after_of(trial: Trial, geometry: StripGeometry) -> FixedEpilogue:
     d, h, w = geometry.results
     channels = 1 if "sum" in trial.ops else trial.outputs
     ones = (1,) * len(trial.ops)
     at = tuple(1 if i == 2 else 0 for i in range(len(trial.ops)))
-    return Epilogue(
+    return FixedEpilogue(
         before=OpTable(),
         after=OpTable(
             trial.ops,
@@ -125,13 +125,15 @@ def after_of(trial: Trial, geometry: StripGeometry) -> Epilogue:
         summed=channels == 1,
         stored=True,
         linear=not trial.cross and geometry.classes == (1, 1, 1),
+        inner=4,
+        unit=4,
         wide=False,
         strides=(channels * d * h * w, d * h * w, h * w, w, 1),
         part=0,
     )
 
 
-def build(kind: str, geometry: StripGeometry, config: StripTiling, after: Epilogue) -> Any:
+def build(kind: str, geometry: StripGeometry, config: StripTiling, after: FixedEpilogue) -> Any:
     from transfuse.backends.triton.engines.hopper_strip.strip_kernel import convolve_strip
 
     layout = NVMMASharedLayout(config.swizzle, config.itemsize * 8, 2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from transfuse.backends.triton.engines.hopper_records import FixedEpilogue
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
     StripGeometry,
     StripTiling,
@@ -15,7 +16,6 @@ from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
     verdict,
 )
 from transfuse.backends.triton.epilogue.op_table import OpTable
-from transfuse.backends.triton.epilogue.records import Epilogue
 from transfuse.backends.triton.tap_table import TapTable
 from transfuse.geometry import Axis
 
@@ -32,9 +32,10 @@ CASES = {
 }
 CHANNELS, OUTPUTS = 3, 2
 NONE = OpTable()
-AFTER = Epilogue(
-    NONE, NONE, 0, "", "", 1, False, True, True, False, (64 * 514 * 518, 514 * 518, 0, 518, 1), 0
-)
+AFTER = FixedEpilogue(
+    NONE, NONE, 0, "", "", summed=False, stored=True, inner=4, unit=4, wide=False, linear=True,
+    strides=(64 * 514 * 518, 514 * 518, 0, 518, 1),
+)  # fmt: skip
 
 
 def table_of(axes: tuple[Axis, ...]) -> TapTable:

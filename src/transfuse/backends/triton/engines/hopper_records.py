@@ -1,6 +1,38 @@
 """Records that the functions of Hopper's kernels hand on: named tuples of values at run time."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from transfuse.backends.triton.draft import Draft, Place, gathered
+from transfuse.backends.triton.epilogue.op_table import OpArguments
+from transfuse.backends.triton.epilogue.records import Epilogue
+from transfuse.backends.triton.lower import Segment
+from transfuse.backends.triton.strides import Five, linear, three
+
+
+@dataclass(frozen=True)
+class FixedEpilogue(Epilogue):
+    """An epilogue compiled for one size: the channels a statistic is gathered for, whether rows
+    follow each other as results do, where results go."""
+
+    counted: int = 1
+    linear: bool = False
+    strides: Five = (0, 0, 0, 0, 0)
+    part: int = 0
+
+
+def fixed(
+    draft: Draft, each: Segment, out: Place, arguments: OpArguments, ordered: bool
+) -> FixedEpilogue:
+    """The epilogue of a segment. ``ordered``: rows follow each other as results do."""
+    at = gathered(each)
+    return FixedEpilogue(
+        **vars(draft.epilogue(each, out, arguments)),
+        counted=1 if at is None else draft.lowered.statistics[at].channels,
+        linear=ordered and linear(three(each.result.spatial, 1), out.strides),
+        strides=out.strides,
+        part=out.part,
+    )
 
 
 class Ring(NamedTuple):

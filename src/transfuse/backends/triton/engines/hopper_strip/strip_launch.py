@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from transfuse.backends.triton.draft import OUT, Draft, Partials, gathered, numbers
 from transfuse.backends.triton.engines.contract import Task, Unsuited
+from transfuse.backends.triton.engines.hopper_records import FixedEpilogue, fixed
 from transfuse.backends.triton.engines.hopper_strip import strip_layout
 from transfuse.backends.triton.engines.hopper_strip.strip_kernel import convolve_strip
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripGeometry, StripTiling
@@ -14,7 +15,6 @@ from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.epilogue import statistics_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
-from transfuse.backends.triton.epilogue.records import Epilogue
 from transfuse.backends.triton.launch import NO_MORE, UNREAD, At, Boxes
 from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.versions import ANY_ROW
@@ -29,7 +29,7 @@ class Strips:
 
     geometry: StripGeometry
     tiling: StripTiling
-    epilogue: Epilogue
+    epilogue: FixedEpilogue
 
     @property
     def blocks(self) -> int:
@@ -80,12 +80,12 @@ class HopperStrip:
         geometry = StripGeometry.of(
             work.tap_table, core.batch, core.out_channels, tile.kept, cross=False
         )
-        epilogue = draft.epilogue(task.segment, task.out, OpArguments(), ordered=False)
+        epilogue = fixed(draft, task.segment, task.out, OpArguments(), ordered=False)
         first = strip_layout.choose(geometry, draft.item, epilogue, stored)
         if first is None:
             raise Unsuited("no layout of its strips fits shared memory")
         geometry = replace(geometry, cross=tiling.crosses(work, (1, 1, 1, first.tile)))
-        epilogue = draft.epilogue(task.segment, task.out, OpArguments(), geometry.ordered)
+        epilogue = fixed(draft, task.segment, task.out, OpArguments(), geometry.ordered)
         best = strip_layout.choose(geometry, draft.item, epilogue, stored) or first
         found = Strips(geometry, best, epilogue)
         # Few large tiles with long sums: smaller ones reach more multiprocessors.
@@ -122,7 +122,7 @@ class HopperStrip:
         copy, packed, *_ = packing_launch.add(draft, work.tap_table, tile)
         partials = draft.gather(task.segment, tiles.blocks, strip.partials(geometry))
         arguments = OpArguments()
-        draft.epilogue(task.segment, task.out, arguments, geometry.ordered)  # tensors and numbers
+        fixed(draft, task.segment, task.out, arguments, geometry.ordered)  # tensors and numbers
         sizes = core.batch * geometry.sample, tile.kept
         weights = tile.rows, tile.slots * tile.kept
         given = [

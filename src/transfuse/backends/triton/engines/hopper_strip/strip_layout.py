@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
+from transfuse.backends.triton.engines.hopper_records import FixedEpilogue
 from transfuse.backends.triton.engines.portable.tile import Block
 from transfuse.backends.triton.epilogue.op_table import OpTable
-from transfuse.backends.triton.epilogue.records import Epilogue
 from transfuse.backends.triton.strides import Three
 from transfuse.backends.triton.tap_table import TapTable
 
@@ -178,7 +178,7 @@ class StripTiling:
         fits = self.itemsize == 2 and geometry.channels <= self.channels
         return ops.at[0] if fits and ops.ops[:1] == ("add",) else -1
 
-    def room(self, geometry: StripGeometry, after: Epilogue, stored: int) -> int:
+    def room(self, geometry: StripGeometry, after: FixedEpilogue, stored: int) -> int:
         """Bytes of shared memory in all, at most: rings, the bias and ones, changes of layout."""
         bias = 32 * (2 * self.positions + self.channels)
         room = self.shared + scratch(self, stored) * self.consumers // 2
@@ -240,14 +240,14 @@ def halo_of(reach: int) -> int:
     return 1 << max(3, (reach - 1).bit_length())
 
 
-def axis_of(after: Epilogue) -> int:
+def axis_of(after: FixedEpilogue) -> int:
     """The axis of channels: last where they are summed up, so that a warp holds all of them."""
     innermost = after.strides[1] == 1 and not after.late
     return 1 if innermost or {"softmax", "sum"} & set(after.after.ops) else 0
 
 
 def configs(
-    geometry: StripGeometry, itemsize: int, after: Epilogue, stored: int
+    geometry: StripGeometry, itemsize: int, after: FixedEpilogue, stored: int
 ) -> tuple[StripTiling, ...]:
     """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
 
@@ -281,7 +281,7 @@ def bases(geometry: StripGeometry, itemsize: int, axis: int) -> Iterator[StripTi
             yield base
 
 
-def near(geometry: StripGeometry, config: StripTiling, after: Epilogue) -> bool:
+def near(geometry: StripGeometry, config: StripTiling, after: FixedEpilogue) -> bool:
     """Whether rows, and offsets from the first result of a tile's first sample, fit 32 bits."""
     if geometry.batch * geometry.sample + config.tile >= 2**31:
         return False
@@ -301,7 +301,7 @@ def scratch(config: StripTiling, stored: int) -> int:
 
 
 def store_of(
-    geometry: StripGeometry, config: StripTiling, after: Epilogue, stored: int
+    geometry: StripGeometry, config: StripTiling, after: FixedEpilogue, stored: int
 ) -> StripTiling:
     """The way to store that suits results."""
     if after.summed or not after.stored or after.strides[1] == 1:
@@ -309,7 +309,7 @@ def store_of(
     return replace(config, store="rows", vector=vector_of(geometry, after, stored))
 
 
-def vector_of(geometry: StripGeometry, after: Epilogue, stored: int) -> int:
+def vector_of(geometry: StripGeometry, after: FixedEpilogue, stored: int) -> int:
     """Neighbours of a row that may be stored at once: all of them aligned, all valid or none."""
     if after.strides[4] != 1:
         return 1
@@ -322,7 +322,7 @@ def vector_of(geometry: StripGeometry, after: Epilogue, stored: int) -> int:
 
 
 def choose(
-    geometry: StripGeometry, itemsize: int, after: Epilogue, stored: int
+    geometry: StripGeometry, itemsize: int, after: FixedEpilogue, stored: int
 ) -> StripTiling | None:
     """The layout to take; none if none fits. Measured on an H200 where it names rings."""
     found = configs(geometry, itemsize, after, stored)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from transfuse.backends.triton.draft import apart, kind_of, numbers
 from transfuse.backends.triton.engines.contract import Task, Unsuited
+from transfuse.backends.triton.engines.hopper_records import fixed
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import swizzled
 from transfuse.backends.triton.engines.hopper_window import window_layout
 from transfuse.backends.triton.engines.hopper_window.window_kernel import convolve_window
@@ -78,7 +79,7 @@ class HopperWindow:
         weights = tile.rows, tile.slots * tile.kept
         programs = geometry.tiles * geometry.split
         arguments = OpArguments()
-        epilogue = draft.epilogue(alone, shares, arguments, ordered=False)
+        epilogue = fixed(draft, alone, shares, arguments, ordered=False)
         boxes = packing_launch.sizes(tile, core.batch), (*geometry.box, rings.depth)
         given = [
             Boxes(rows, *boxes, layouts[0]),
