@@ -16,7 +16,7 @@ class Operands(NamedTuple):
 
     tensors: Any
     numbers: Any
-    strides: Any = ()
+    strides: Any = None
 
 
 class Channels(NamedTuple):
