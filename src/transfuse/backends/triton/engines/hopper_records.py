@@ -16,22 +16,23 @@ class Ring(NamedTuple):
 
 class Results(NamedTuple):
     """Where results go and what they meet on the way: the output, the epilogue's operands. For a
-    statistic, where partials lie, from one of their numbers to the next, and how many tiles share
-    one."""
+    statistic, where partials lie, from one of their numbers to the next, how many tiles share one,
+    and how many channels there are partials of."""
 
     out: Any
     operands: Any
     partials: Any = None
     plane: Any = None
+    sharing: Any = None
     counted: Any = None
 
 
 class StripSizes(NamedTuple):
     """What a build of the strips does not know: the sizes of a problem.
 
-    A ``line`` is a row of the copy in results, an ``area`` the lines of one depth, a ``space`` those
-    of a sample. ``by_...`` has what ``quotient`` divides by (``by_tiles`` twice the number).
-    ``strides`` of samples, channels, depth, height and width; the first two in vectors.
+    A ``line`` is a line of the copy in results, an ``area`` the lines of one depth, a ``space``
+    those of a sample. ``by_...`` has what ``quotient`` divides by (``by_tiles``: by twice as many).
+    ``strides`` of samples, channels, depth, height and width; the first two count vectors.
     """
 
     batch: Any

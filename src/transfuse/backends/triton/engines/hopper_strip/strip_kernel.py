@@ -38,7 +38,7 @@ def pick(told, at):
 
 @gluon.jit
 def entry(entries, FROM: gl.constexpr, COUNT: gl.constexpr, at):
-    """first, count, slot of class (or member) ``at`` of an axis; its ``COUNT`` begin at ``FROM``."""
+    """first, count, slot of one of ``COUNT`` classes (or members) of an axis, from ``FROM`` on."""
     first = plain(entries[3 * FROM])
     count = plain(entries[3 * FROM + 1])
     slot = plain(entries[3 * FROM + 2])
@@ -340,18 +340,19 @@ def interleave(even, odd, C: gl.constexpr):
 
 
 AT_RUN_TIME = [
-    "more", "tiles", "batch", "channels", "kept", "high", "wide", "sample", "tiles_of_sample", "low",
+    "more", "tiles", "plane", "sharing", "counted",
+    "batch", "channels", "kept", "high", "wide", "sample", "tiles_of_sample", "low",
     "line", "area", "space", "depth_results", "height_results", "width_results",
     "by_line", "by_line_shift", "by_area", "by_area_shift", "by_space", "by_space_shift",
     "by_sample", "by_sample_shift", "by_tiles", "by_tiles_shift",
-    "of_samples", "of_channels", "of_depth", "of_height", "of_width", "plane", "counted",
+    "of_samples", "of_channels", "of_depth", "of_height", "of_width",
 ]  # fmt: skip
 """Integers that no build is to depend on."""
 
 
 @gluon.jit(do_not_specialize=AT_RUN_TIME)
 def convolve_strip(
-    x, halo, w, out, more, tiles, tensors, numbers, partials, plane, counted,
+    x, halo, w, out, more, tiles, tensors, numbers, partials, plane, sharing, counted,
     batch, channels, kept, high, wide, sample, tiles_of_sample, low,
     line, area, space, depth_results, height_results, width_results,
     by_line, by_line_shift, by_area, by_area_shift, by_space, by_space_shift,
@@ -398,7 +399,7 @@ def convolve_strip(
     strips = Ring(strips, x_full, x_empty)
     weights = Ring(weights, w_full, w_empty)
     rings = (strips, weights, bias)
-    results = Results(out, Operands(tensors, numbers), partials, plane, counted)
+    results = Results(out, Operands(tensors, numbers), partials, plane, sharing, counted)
     if C.consumers == 2:
         gl.warp_specialize(
             [

@@ -7,7 +7,11 @@ from transfuse.backends.triton.draft import OUT, Draft, Partials, gathered, numb
 from transfuse.backends.triton.engines.contract import Task, Unsuited
 from transfuse.backends.triton.engines.hopper_strip import strip_layout
 from transfuse.backends.triton.engines.hopper_strip.strip_kernel import convolve_strip
-from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripGeometry, StripTiling
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
+    Results,
+    StripGeometry,
+    StripTiling,
+)
 from transfuse.backends.triton.engines.hopper_strip.strip_sizes import sizes
 from transfuse.backends.triton.engines.portable import convolve_launch, tiling
 from transfuse.backends.triton.engines.portable.tile import Tile
@@ -26,7 +30,7 @@ SHORT, LONG = 256, 1024
 
 @dataclass(frozen=True)
 class Strips:
-    """What the kernel knows when it is compiled."""
+    """A problem and its tiles, and what follows the sums."""
 
     geometry: StripGeometry
     tiling: StripTiling
@@ -78,16 +82,17 @@ class HopperStrip:
         draft, core, work = task.draft, task.draft.core, task.work
         _, tile = rows(draft, work)
         stored = (draft.written if task.out.number == OUT else draft.wide).itemsize
+        results = Results(task.out.strides, stored)
         geometry = StripGeometry.of(
             work.tap_table, core.batch, core.out_channels, tile.kept, cross=False
         )
-        epilogue = draft.epilogue(task.segment, task.out, OpArguments(), ordered=False)
-        first = strip_layout.choose(geometry, draft.item, epilogue, stored)
+        # What it knows of large offsets is not looked at here: those of a tile are never large.
+        epilogue = replace(draft.epilogue(task.segment, task.out, OpArguments()), wide=False)
+        first = strip_layout.choose(geometry, draft.item, epilogue, results)
         if first is None:
             raise Unsuited("no layout of its strips fits shared memory")
         geometry = replace(geometry, cross=tiling.crosses(work, (1, 1, 1, first.tile)))
-        epilogue = draft.epilogue(task.segment, task.out, OpArguments(), geometry.ordered)
-        best = strip_layout.choose(geometry, draft.item, epilogue, stored) or first
+        best = strip_layout.choose(geometry, draft.item, epilogue, results) or first
         found = Strips(geometry, best, epilogue)
         # Few large tiles with long sums: smaller ones reach more multiprocessors.
         if _products(work) > LONG and 2 * found.tiles < draft.gpu.multiprocessors:
@@ -96,7 +101,7 @@ class HopperStrip:
                 "multiprocessors idle"
             )
         yield found
-        for other in strip_layout.configs(geometry, draft.item, epilogue, stored):
+        for other in strip_layout.configs(geometry, draft.item, epilogue, results):
             yield replace(found, tiling=other)
 
     def emit(self, task: Task, tiles: Strips) -> None:
@@ -123,7 +128,7 @@ class HopperStrip:
         copy, packed, *_ = packing_launch.add(draft, work.tap_table, tile)
         partials = draft.gather(task.segment, tiles.blocks, strip.partials(geometry))
         arguments = OpArguments()
-        draft.epilogue(task.segment, task.out, arguments, geometry.ordered)  # tensors and numbers
+        draft.epilogue(task.segment, task.out, arguments)  # tensors and numbers
         rows_of_input = core.batch * geometry.sample, tile.kept
         weights = tile.rows, tile.slots * tile.kept
         given = [
@@ -132,8 +137,8 @@ class HopperStrip:
             Boxes(packed, weights, (strip.channels, strip.depth), strip.layout),
             At(task.out.number), NO_MORE, tiles.tiles, draft.tensors(arguments),
             numbers(arguments), At(partials.partials), partials.plane, partials.tiles,
-            *sizes(geometry, strip, task.out.strides),
-            geometry.pattern(strip.channels, task.out.strides[1] == 1), strip, tiles.epilogue,
+            draft.counted(task.segment), *sizes(geometry, strip, task.out.strides),
+            geometry.pattern(strip.channels, task.out.strides), strip, tiles.epilogue,
         ]  # fmt: skip
         programs = strip.programs(geometry, draft.gpu.multiprocessors)
         options = {"num_warps": 4} | ({"maxnreg": 128} if strip.consumers == 1 else {})

@@ -13,7 +13,7 @@ from typing import Any
 from transfuse.backends.triton.engines.portable.tile import Block
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.epilogue.records import Epilogue
-from transfuse.backends.triton.strides import Three
+from transfuse.backends.triton.strides import CHANNELS, Five, Three, linear
 from transfuse.backends.triton.tap_table import ONE, TapTable
 
 SHARED = 227 * 1024
@@ -34,14 +34,22 @@ class StripPattern:
     taps: tuple[Three, ...]  # along the width: class, row of the strip, slot
     cross: bool
     thin: bool  # a line is one result
+    linear: bool  # rows follow each other as results do
     whole: bool  # blocks divide the channels
     alone: bool  # one block has all channels
-    innermost: bool  # channels lie side by side in the output
 
     @property
     def joined(self) -> int:
         """Width classes of one tile: all of them."""
         return self.classes[2]
+
+
+@dataclass(frozen=True)
+class Results:
+    """How results lie, and the bytes of one."""
+
+    strides: Five
+    itemsize: int
 
 
 @dataclass(frozen=True)
@@ -81,8 +89,8 @@ class StripGeometry:
             cross=cross,
         )
 
-    def pattern(self, channels: int, innermost: bool) -> StripPattern:
-        """What is compiled, for tiles of so many channels; ``innermost``: as they lie there."""
+    def pattern(self, channels: int, strides: Five) -> StripPattern:
+        """What is compiled, for tiles of so many channels and results at these strides."""
         return StripPattern(
             rank=self.rank,
             classes=self.classes,
@@ -91,9 +99,9 @@ class StripGeometry:
             taps=self.taps,
             cross=self.cross,
             thin=self.line == 1,
+            linear=self.linear(strides),
             whole=self.channels % channels == 0,
             alone=self.channels <= channels,
-            innermost=innermost,
         )
 
     @property
@@ -106,11 +114,11 @@ class StripGeometry:
         """Results from one line of rows to the next."""
         return self.extent[2] * self.joined
 
-    @property
-    def ordered(self) -> bool:
-        """Whether rows follow each other as results do."""
+    def linear(self, strides: Five) -> bool:
+        """Whether rows follow each other as results do, at one stride."""
         wide = self.extent[1], self.line
-        return not self.cross and prod(self.classes) == self.joined and wide == self.results[1:]
+        ordered = not self.cross and prod(self.classes) == self.joined and wide == self.results[1:]
+        return ordered and linear(self.results, strides)
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -216,16 +224,17 @@ class StripTiling:
     def bias(self, alone: bool, ops: OpTable) -> int:
         """Where the operand stands that sums start from instead of zero; -1: there is none.
 
-        All tiles must share it (``alone``: one block has all channels). In 16 bits the result of a convolution is rounded coarsely anyway;
-        in tf32, sums that start from a large bias would lose bits of their products.
+        All tiles must share it (``alone``: one block has all channels). In 16 bits the result of a
+        convolution is rounded coarsely anyway; in tf32, sums that start from a large bias would
+        lose bits of their products.
         """
         fits = self.itemsize == 2 and alone
         return ops.at[0] if fits and ops.ops[:1] == ("add",) else -1
 
-    def room(self, geometry: StripGeometry, after: Epilogue, stored: int) -> int:
+    def room(self, geometry: StripGeometry, after: Epilogue, results: Results) -> int:
         """Bytes of shared memory in all, at most: rings, the bias and ones, changes of layout."""
         bias = 32 * (2 * self.positions + self.channels)
-        room = self.shared + scratch(self, stored) * self.consumers // 2
+        room = self.shared + scratch(self, results.itemsize) * self.consumers // 2
         alone = geometry.channels <= self.channels
         return room + (bias if self.bias(alone, after.after) >= 0 else 0)
 
@@ -287,16 +296,16 @@ def halo_of(reach: int) -> int:
 
 def axis_of(after: Epilogue) -> int:
     """The axis of channels: last where they are summed up, so that a warp holds all of them."""
-    innermost = after.strides[1] == 1 and not after.late
+    innermost = after.inner == CHANNELS and not after.late
     return 1 if innermost or {"softmax", "sum"} & set(after.after.ops) else 0
 
 
 def configs(
-    geometry: StripGeometry, itemsize: int, after: Epilogue, stored: int
+    geometry: StripGeometry, itemsize: int, after: Epilogue, results: Results
 ) -> tuple[StripTiling, ...]:
     """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
 
-    ``itemsize`` of what is multiplied, ``stored`` of results.
+    ``itemsize`` of what is multiplied.
     """
     found: list[StripTiling] = []
     if geometry.channels > 128 and {"softmax", "sum"} & set(after.after.ops):
@@ -306,11 +315,11 @@ def configs(
         held = geometry.held(base.depth) if base.tiles_of_block(geometry) <= 16 else 0
         rings = [(x, held, True) for x in (4, 3) if held]
         rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 7, 6, 4, 3)]
-        best = store_of(geometry, base, after, stored)
+        best = store_of(geometry, base, after, results)
         for config in (best, replace(best, store="tile")):
             for x_stages, w_stages, hold in rings:
                 each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
-                if each.room(geometry, after, stored) <= SHARED and near(geometry, each, after):
+                if each.room(geometry, after, results) <= SHARED and near(geometry, each, results):
                     found.append(each)
     return tuple(dict.fromkeys(found))
 
@@ -326,13 +335,13 @@ def bases(geometry: StripGeometry, itemsize: int, axis: int) -> Iterator[StripTi
             yield base
 
 
-def near(geometry: StripGeometry, config: StripTiling, after: Epilogue) -> bool:
+def near(geometry: StripGeometry, config: StripTiling, results: Results) -> bool:
     """Whether rows, and offsets from the first result of a tile's first sample, fit 32 bits."""
     if geometry.batch * geometry.sample + config.tile >= 2**31:
         return False
     samples = config.tile // geometry.sample + 2
     sizes = (samples, geometry.channels, *geometry.results)
-    return sum((n - 1) * abs(s) for n, s in zip(sizes, after.strides, strict=True)) < 2**31
+    return sum((n - 1) * abs(s) for n, s in zip(sizes, results.strides, strict=True)) < 2**31
 
 
 def scratch(config: StripTiling, stored: int) -> int:
@@ -346,32 +355,33 @@ def scratch(config: StripTiling, stored: int) -> int:
 
 
 def store_of(
-    geometry: StripGeometry, config: StripTiling, after: Epilogue, stored: int
+    geometry: StripGeometry, config: StripTiling, after: Epilogue, results: Results
 ) -> StripTiling:
     """The way to store that suits results."""
-    if after.summed or not after.stored or after.strides[1] == 1:
+    if after.summed or not after.stored or after.inner == CHANNELS:
         return replace(config, store="tile")
-    return replace(config, store="rows", vector=vector_of(geometry, after, stored))
+    return replace(config, store="rows", vector=vector_of(geometry, results))
 
 
-def vector_of(geometry: StripGeometry, after: Epilogue, stored: int) -> int:
+def vector_of(geometry: StripGeometry, results: Results) -> int:
     """Neighbours of a row that may be stored at once: all of them aligned, all valid or none."""
-    if after.strides[4] != 1:
+    strides = results.strides
+    if strides[4] != 1:
         return 1
-    if after.linear:
-        numbers = [geometry.sample * geometry.joined, *after.strides[:2]]
+    if geometry.linear(strides):
+        numbers = [geometry.sample * geometry.joined, *strides[:2]]
     else:
-        numbers = [geometry.line, geometry.results[2], *after.strides[:4]]
-    found = gcd(16 // stored, *numbers)
-    # Each of them is a build. Of small samples that tiles cross there are only half as many.
-    return found // 2 if geometry.cross and found in (2, 8) and stored == 2 else found
+        numbers = [geometry.line, geometry.results[2], *strides[:4]]
+    found = gcd(16 // results.itemsize, *numbers)
+    # Each of them is a build. Where tiles cross samples, these are small: half as many will do.
+    return found // 2 if geometry.cross and found in (2, 8) and results.itemsize == 2 else found
 
 
 def choose(
-    geometry: StripGeometry, itemsize: int, after: Epilogue, stored: int
+    geometry: StripGeometry, itemsize: int, after: Epilogue, results: Results
 ) -> StripTiling | None:
     """The layout to take; none if none fits. Measured on an H200 where it names rings."""
-    found = configs(geometry, itemsize, after, stored)
+    found = configs(geometry, itemsize, after, results)
     # How results are stored matters more than how deep the rings are.
     alike = [e for e in found if (e.positions, e.store) == (found[0].positions, found[0].store)]
     plain = [each for each in alike if not each.hold]
@@ -385,7 +395,7 @@ def choose(
             if each.hold and each.x_stages == 3:
                 return each
         alone = replace(plain[0], x_stages=3, w_stages=4, consumers=1)
-        if itemsize == 2 and twice(alone.room(geometry, after, stored)):
+        if itemsize == 2 and twice(alone.room(geometry, after, results)):
             return alone
         x_stages, w_stages = 3, 7
     for each in plain:

@@ -25,11 +25,19 @@ def sizes(geometry: StripGeometry, tiling: StripTiling, strides: Five) -> list[o
     area = high * geometry.line
     space = geometry.sample * geometry.joined
     samples, channels, *others = strides
-    entries = [n for axis in geometry.entries[:2] for entry in axis for n in entry]
+    # First offsets are told from the lowest on, which is none of a tile's but of all rows'.
+    below = [min(first for first, _, _ in axis) for axis in geometry.entries[:2]]
+    low = geometry.low + (below[0] * high + below[1]) * wide
+    entries = [
+        n
+        for axis, lowest in zip(geometry.entries, below, strict=False)
+        for first, count, slot in axis
+        for n in (first - lowest, count, slot)
+    ]
+    divided_by = (geometry.line, area, space, geometry.sample, 2 * tiles)
+    divisors = [divisor(max(2, n)) for n in divided_by]
     return [
-        geometry.batch, geometry.channels, geometry.kept, high, wide, geometry.sample, tiles,
-        geometry.low, geometry.line, area, space, *geometry.results,
-        *(n for each in (geometry.line, area, space, geometry.sample, 2 * tiles)
-          for n in divisor(max(2, each))),
+        geometry.batch, geometry.channels, geometry.kept, high, wide, geometry.sample, tiles, low,
+        geometry.line, area, space, *geometry.results, *(n for each in divisors for n in each),
         samples // tiling.vector, channels // tiling.vector, *others, all_told(entries),
     ]  # fmt: skip

@@ -14,6 +14,9 @@ from transfuse.backends.triton.epilogue.arithmetic import narrow
 from transfuse.backends.triton.epilogue.records import Channels
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
+from transfuse.backends.triton.strides import CHANNELS as BY_CHANNELS
+
+CHANNELS = gl.constexpr(BY_CHANNELS)
 
 
 @gluon.jit
@@ -69,16 +72,17 @@ def finish_tile(
     channel, p = indices(v, C)
     channel += first
     live = alive(channel, sizes.channels, P)
-    n0, there, _ = places(p, tile, sizes, 1, CONSUMER, P, C, A)
+    n0, there, _ = places(p, tile, sizes, 1, CONSUMER, P, C)
     v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, AXIS, P.whole)
     if A.late != "":
         LATE: gl.constexpr = A.late
         gl.static_assert(AXIS == 0, "a statistic takes channels first")
         # A row of partials for each channel of a sample, or of the batch.
         OF_TILE: gl.constexpr = C.consumers * P.classes[0] * P.classes[1]
-        counted = results.counted
-        at = (block // counted * A.counted + channel).to(gl.int64) * (counted * OF_TILE)
-        at += block % counted * OF_TILE + (cd * P.classes[1] + ch) * C.consumers + CONSUMER
+        sharing = results.sharing
+        row = block // sharing * results.counted + channel
+        at = row.to(gl.int64) * (sharing * OF_TILE)
+        at += block % sharing * OF_TILE + (cd * P.classes[1] + ch) * C.consumers + CONSUMER
         put(results.partials + at, results.plane, gather(v, there, LATE), live)
     if A.stored:
         v = narrow(v, out.dtype.element_ty)
@@ -89,7 +93,7 @@ def finish_tile(
             v = gl.convert_layout(v, ROWS)
             channel = gl.arange(0, 4, layout=gl.SliceLayout(1 - AXIS, ROWS))
             p = gl.arange(0, v.shape[1 - AXIS], layout=gl.SliceLayout(AXIS, ROWS))
-            _, there, place = places(p, tile, sizes, C.vector, CONSUMER, P, C, A)
+            _, there, place = places(p, tile, sizes, C.vector, CONSUMER, P, C)
             # One address for every fourth channel; the others lie at one distance from it.
             apart = of_channels * C.vector
             out += first * apart
@@ -98,14 +102,14 @@ def finish_tile(
             there = gl.expand_dims(there, AXIS)
             write_rows(out, v, channel, there, sizes.channels, apart, P, C)
         else:
-            _, there, place = places(p, tile, sizes, 1, CONSUMER, P, C, A)
-            write(out, v, channel, live, there, place, of_channels, P.innermost, A.summed, AXIS)
+            _, there, place = places(p, tile, sizes, 1, CONSUMER, P, C)
+            write(out, v, channel, live, there, place, of_channels, A, AXIS)
 
 
 @gluon.jit
 def places(
     p, tile, sizes, VECTOR: gl.constexpr,
-    CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
+    CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """For positions of a tile: its first sample, which are results, where they lie from there.
 
@@ -126,7 +130,7 @@ def places(
         at = (block - n0 * sizes.tiles_of_sample) * (C.tile * P.joined) + START + p
         there = at < sizes.space
         place = 0
-    if not A.linear:  # rows do not follow each other as results do
+    if not P.linear:  # rows do not follow each other as results do
         depth, height, width = sizes.results
         if P.rank > 2:
             d = quotient(at, sizes.by_area)
@@ -176,15 +180,12 @@ def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.c
 
 
 @triton.jit
-def write(
-    out, v, channel, live, there, place, of_channels,
-    INNERMOST: tl.constexpr, SUMMED: tl.constexpr, AXIS: tl.constexpr,
-):  # fmt: skip
-    """Store a tile as it lies. Offsets from a sample's first result fit 32 bits."""
-    if SUMMED:
+def write(out, v, channel, live, there, place, of_channels, A: tl.constexpr, AXIS: tl.constexpr):
+    """Store a tile as it lies; ``place`` has where the positions of a channel lie."""
+    if A.summed:
         tl.store(out + tl.expand_dims(place, AXIS), v, mask=tl.expand_dims(there, AXIS))
     else:
-        if not INNERMOST:
+        if A.inner != CHANNELS:
             channel = channel * of_channels
         target = tl.expand_dims(channel, 1 - AXIS) + tl.expand_dims(place, AXIS)
         keep = tl.expand_dims(live, 1 - AXIS) & tl.expand_dims(there, AXIS)

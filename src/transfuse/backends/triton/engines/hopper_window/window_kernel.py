@@ -7,8 +7,6 @@ registers until the last member. Weights serve both consumers, rows both members
 loops are functions, as in ``strip_kernel.py``.
 """
 
-import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -24,7 +22,7 @@ from transfuse.backends.triton.engines.hopper_strip.strip_kernel import (
     entry,
     pick,
 )
-from transfuse.backends.triton.engines.hopper_strip.strip_store import alive
+from transfuse.backends.triton.engines.hopper_strip.strip_store import alive, write
 from transfuse.backends.triton.engines.hopper_window import window_layout
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow
 from transfuse.backends.triton.epilogue.records import Channels, Operands
@@ -66,9 +64,8 @@ def corner(box, sizes, P: gl.constexpr):
 
 
 @gluon.jit
-def apart(offset, RESIDUES: gl.constexpr):
-    """An offset as residue and shift; a multiple of the residues keeps division positive."""
-    raised = offset + LIFT * RESIDUES
+def apart(raised, RESIDUES: gl.constexpr):
+    """An offset, as it was told, as residue and shift."""
     return raised % RESIDUES, raised // RESIDUES - LIFT
 
 
@@ -114,9 +111,7 @@ def feed_pair(
         rd, od = apart(fd - tap // nh * P.step[0], P.residues[0])
         rh, oh = apart(fh - tap % nh * P.step[1], P.residues[1])
         for k in range(blocks):
-            step = feed_offset(
-                x, ring, step, corners, k, top, (rd, od, rh, oh), sizes, P, C, BOXED
-            )
+            step = feed_offset(x, ring, step, corners, k, top, (rd, od, rh, oh), sizes, P, C, BOXED)
     return step
 
 
@@ -288,18 +283,7 @@ def finish_box(v, box, share, results, sizes, P: gl.constexpr, A: gl.constexpr):
     place += h.to(gl.int64) * of_height + w.to(gl.int64) * of_width
     out += share.to(gl.int64) * sizes.part
     v = narrow(v, out.dtype.element_ty)
-    write(out, v, channel.to(gl.int64) * of_channels, live, there, place, A.summed)
-
-
-@triton.jit
-def write(out, v, channel, live, there, place, SUMMED: tl.constexpr):
-    """Store a tile, channels first."""
-    if SUMMED:
-        tl.store(out + place[None, :], v, mask=there[None, :])
-    else:
-        tl.store(
-            out + (channel[:, None] + place[None, :]), v, mask=live[:, None] & there[None, :]
-        )
+    write(out, v, channel, live, there, place, of_channels, A, 0)
 
 
 AT_RUN_TIME = [

@@ -1,7 +1,7 @@
 """The engine of windows for Hopper: which segments it takes, its launches."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transfuse.backends.triton.draft import apart, kind_of, numbers
 from transfuse.backends.triton.engines.contract import Task, Unsuited
@@ -78,7 +78,7 @@ class HopperWindow:
         weights = tile.rows, tile.slots * tile.kept
         programs = geometry.tiles * geometry.split
         arguments = OpArguments()
-        epilogue = draft.epilogue(alone, shares, arguments, ordered=False)
+        epilogue = replace(draft.epilogue(alone, shares, arguments), wide=False)
         boxes = packing_launch.sizes(tile, core.batch), (*geometry.box, rings.depth)
         given = [
             Boxes(rows, *boxes, layouts[0]),

@@ -7,16 +7,16 @@ both, and one copy of weights serves the boxes of two consumers. See ``window_ke
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import SHARED
 from transfuse.backends.triton.strides import Box, Five, Three
-from transfuse.backends.triton.tap_table import AxisTaps, TapTable
+from transfuse.backends.triton.tap_table import ONE, AxisTaps, TapTable
 from transfuse.backends.triton.told import all_told
 
 LIFT = 1 << 12
-"""Inputs that a tap may lie before its anchor, residues apart: the kernel divides no negatives."""
+"""Inputs that a tap may lie before its anchor, residues apart. Offsets are told with so many more:
+the kernel divides no negatives."""
 Products = tuple[tuple[tuple[int, int], ...], ...]
 """For each copy of rows of a pair: (member of the pair, slot) of the products that read it."""
 
@@ -130,10 +130,17 @@ class WindowGeometry:
 
     def sizes(self, strides: Five, part: int) -> list[object]:
         """What the kernel is told when it runs, in the order in which it takes it."""
-        entries = [n for axis in self.entries[:2] for entry in axis for n in entry]
+        depth, height, width = (LIFT * residues for residues in self.residues)
+        entries = [
+            n
+            for axis, lift in zip(self.entries, (depth, height), strict=False)
+            for first, count, slot in axis
+            for n in (first + lift, count, slot)
+        ]
+        tops = [top + width for top in self.tops]
         return [
             self.batch, self.channels, self.kept, self.extent[0], self.low, self.split,
-            *self.boxes[1:], *self.results, *strides, part, all_told(entries), all_told(self.tops),
+            *self.boxes[1:], *self.results, *strides, part, all_told(entries), all_told(tops),
         ]  # fmt: skip
 
     @property
@@ -191,21 +198,34 @@ def rings(geometry: WindowGeometry, depth: int, itemsize: int) -> Rings | None:
     return None
 
 
+SAMPLES = (32, 16, 8, 4, 2, 1)
+"""Samples of a box: a build for each, so few serve all sizes."""
+
+
+def boxes_of(tap_table: TapTable, positions: int) -> list[Box]:
+    """Boxes to choose from: so many samples each, and about as many positions along each axis.
+
+    The first has nothing but samples.
+    """
+    found: list[Box] = [(1, 1, 1, positions)]
+    axes = [at for at, axis in enumerate(tap_table.axes) if axis != ONE] or [2]
+    for samples in SAMPLES:
+        sides = [1, 1, 1]
+        for turn in range((positions // samples).bit_length() - 1):
+            sides[axes[-1 - turn % len(axes)]] *= 2
+        found.append((sides[0], sides[1], sides[2], samples))
+    return found
+
+
+def count(tap_table: TapTable, batch: int, box: Box) -> int:
+    """Boxes that cover all anchors."""
+    limits = (*tap_table.each("anchors"), batch)
+    return prod(-(-n // each) for n, each in zip(limits, box, strict=True))
+
+
 def box_of(tap_table: TapTable, batch: int, positions: int) -> Box:
     """The box that covers all anchors with the fewest copies; of equals, the most samples."""
-    limits = (*tap_table.each("anchors"), batch)
-    sizes = [1 << i for i in range(positions.bit_length())]
-    found = [
-        (d, h, w, positions // (d * h * w))
-        for d, h, w in product(sizes, sizes, sizes)
-        if d * h * w <= positions
-    ]
-
-    def cost(box: Box) -> tuple[int, int]:
-        boxes = prod(-(-n // each) for n, each in zip(limits, box, strict=True))
-        return boxes, -box[3]
-
-    return min(found, key=cost)
+    return min(boxes_of(tap_table, positions), key=lambda box: count(tap_table, batch, box))
 
 
 def split_of(tap_table: TapTable, tiles: int, multiprocessors: int) -> int:

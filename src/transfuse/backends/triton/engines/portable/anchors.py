@@ -101,9 +101,3 @@ def load_rows(x, first, batch, offset, channel, T: tl.constexpr):
     POSITIONS: tl.constexpr = T.positions
     DEPTH: tl.constexpr = T.depth
     return tile.reshape(POSITIONS, DEPTH)
-
-
-@triton.jit
-def place_in_sample(tile, T: tl.constexpr):
-    """The first result of a tile of rows that lie as results do."""
-    return tile % T.tiles_of_sample * T.joined_box[3]

@@ -15,7 +15,6 @@ import triton.language as tl
 from transfuse.backends.triton.engines.portable.anchors import (
     anchors,
     load_rows,
-    place_in_sample,
     row_of,
 )
 from transfuse.backends.triton.engines.portable.tile_records import (
@@ -24,10 +23,12 @@ from transfuse.backends.triton.engines.portable.tile_records import (
     Factors,
     Taps,
 )
-from transfuse.backends.triton.epilogue.arithmetic import larger, multiply_add, narrow, negative
+from transfuse.backends.triton.epilogue.arithmetic import larger, multiply_add, negative
+from transfuse.backends.triton.epilogue.places_kernel import write
 from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, join, nothing, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
+from transfuse.backends.triton.told_kernel import plain
 
 
 @triton.jit
@@ -234,8 +235,8 @@ def not_finite(wild, copied):
 
 @triton.jit
 def convolve(
-    x, w, rows, weights, out, table, wild, copied, batch, tensors, numbers, partials, plane, tiles,
-    programs, T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
+    x, w, rows, weights, out, table, wild, copied, batch, tensors, numbers, strides, partials, to,
+    gathered, programs, T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
     """Tiles, as many at once as programs run. A careful launch (``M.careful``) is a second one that
     leaves at once unless weights hold NaN or Inf: such a weight must not meet the zeros around the
@@ -253,7 +254,7 @@ def convolve(
         if not not_finite(wild, copied):
             return
     factors = Factors(x, w, rows, weights, table)
-    operands = Operands(tensors, numbers)
+    operands = Operands(tensors, numbers, strides)
     for program in range(tl.program_id(0), programs, tl.num_programs(0)):
         of_channels = program % T.channel_blocks
         rest = program // T.channel_blocks
@@ -320,27 +321,10 @@ def convolve(
         if EARLY != "" or LATE != "":
             of_class = (share * T.classes[0] + cd) * T.classes[1] + ch
             of_class = of_class * (T.classes[2] // T.joined) + cw
-            at = (tile // tiles * A.counted + channel).to(tl.int64) * (tiles * T.of_tile)
-            put(partials + at + tile % tiles * T.of_tile + of_class, plane, partial, live)
+            tiles = plain(gathered.tiles)
+            at = (tile // tiles * plain(gathered.counted) + channel).to(tl.int64)
+            at = at * (tiles * T.of_tile) + tile % tiles * T.of_tile + of_class
+            put(partials + at, plain(gathered.plane), partial, live)
         if A.stored:
-            target = out + channel.to(tl.int64)[:, None] * A.strides[1]
-            if T.split > 1:
-                target += share.to(tl.int64) * A.part
-            if A.linear:  # rows follow each other as results do
-                target += n0.to(tl.int64) * A.strides[0] + place_in_sample(tile, T) * A.strides[4]
-                target += (pj * A.strides[4])[None, :]
-            else:
-                if A.wide:
-                    n = n.to(tl.int64)
-                    yd = yd.to(tl.int64)
-                    yh = yh.to(tl.int64)
-                    yw = yw.to(tl.int64)
-                place = n * A.strides[0] + yd * A.strides[2] + yh * A.strides[3] + yw * A.strides[4]
-                if T.form == "rows":
-                    # Neighbours mostly lie side by side: a warp is to go along them.
-                    place = tl.max_contiguous(place, 2)
-                target += place[None, :]
-            keep = there[None, :]
-            if not (T.whole or A.summed):
-                keep = keep & live[:, None]
-            tl.store(target, narrow(v, out.dtype.element_ty), mask=keep)
+            share_of_out = out + share.to(tl.int64) * plain(to.part)
+            write(share_of_out, v, Channels(channel, live), there, spot, to, A, T.whole or A.summed)

@@ -11,6 +11,7 @@ from transfuse.backends.triton.draft import (
     gathered,
     kind_of,
     numbers,
+    spread_strides,
 )
 from transfuse.backends.triton.engines.contract import Task
 from transfuse.backends.triton.engines.portable import tiling
@@ -81,8 +82,9 @@ def add(
     """All tiles; ``careful``, once more for weights that are not finite, else idle."""
     core, batch = draft.core, draft.core.batch
     rows, packed, wild, copied = packing_launch.add(draft, work.tap_table, tile)
-    arguments = OpArguments(draft.spread)
-    epilogue = draft.epilogue(segment, out, arguments, tile.ordered)
+    order = tile.order_of_results
+    arguments = OpArguments(draft.spread, lambda strides: draft.unit(order, tile.tiled, strides))
+    epilogue = draft.epilogue(segment, out, arguments)
     if partials is None:
         partials = gather(draft, segment, work, tiles, tile)
     x: At | Boxes = At(rows)
@@ -95,8 +97,9 @@ def add(
     programs = count * tile.of_tile * tile.channel_blocks
     given: list[Any] = [
         x, w, At(rows), At(packed), At(out.number), draft.constant(work.tap_table.flat), At(wild),
-        copied, batch, draft.tensors(arguments), numbers(arguments), At(partials.partials),
-        partials.plane, partials.tiles, programs, tile, epilogue,
+        copied, batch, draft.tensors(arguments), numbers(arguments), spread_strides(arguments),
+        At(partials.partials), draft.destination(out, order, tile.tiled),
+        draft.gathered(segment, partials), programs, tile, epilogue,
         Multiply(draft.acc, _dot(core), careful),
     ]  # fmt: skip
     if careful:

@@ -6,7 +6,7 @@ from typing import Any
 
 from transfuse.backends.triton.engines.portable.tiling import Tiling, crosses, joined, used_rows
 from transfuse.backends.triton.engines.workload import Workload
-from transfuse.backends.triton.strides import Box, Three
+from transfuse.backends.triton.strides import Box, Order, Three
 from transfuse.backends.triton.tap_table import TapTable
 
 
@@ -166,6 +166,16 @@ class Tile(Block):
     def of_tile(self) -> int:
         """Programs for one tile of anchors and one block of channels."""
         return prod(self.classes) // self.joined * self.split
+
+    @property
+    def order_of_results(self) -> Order:
+        """How the positions of a tile follow each other."""
+        run = 1
+        if self.form == "rows" and self.classes[2] == self.joined:
+            run = self.joined_extent[2]
+        elif self.form == "box" and self.classes[2] == self.joined:
+            run = self.joined_box[3]
+        return Order(self.results, run, self.ordered)
 
     @property
     def ordered(self) -> bool:
