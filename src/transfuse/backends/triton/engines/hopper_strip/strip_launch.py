@@ -91,7 +91,8 @@ class HopperStrip:
         first = strip_layout.choose(geometry, draft.item, epilogue, results)
         if first is None:
             raise Unsuited("no layout of its strips fits shared memory")
-        geometry = replace(geometry, cross=tiling.crosses(work, (1, 1, 1, first.tile)))
+        cross = _crosses(task) or tiling.crosses(work, (1, 1, 1, first.tile))
+        geometry = replace(geometry, cross=cross)
         best = strip_layout.choose(geometry, draft.item, epilogue, results) or first
         found = Strips(geometry, best, epilogue)
         # Few large tiles with long sums: smaller ones reach more multiprocessors.
@@ -157,6 +158,16 @@ def leaves(work: Workload, tile: Tile) -> bool:
     # A block of channels may read on into the next tap's weights, and multiply by zero.
     reads_on = tile.slots > 1 and tile.kept % strip_layout.depth_of(tile.kept, work.item) > 0
     return work.tap_table.leaves or reads_on
+
+
+def _crosses(task: Task) -> bool:
+    """Whether tiles cross samples, whatever the sizes.
+
+    A statistic of the batch makes several segments of a chain, and sizes decide which of them there
+    are: tiles of one kind keep the builds few.
+    """
+    statistics = task.draft.lowered.statistics
+    return not task.work.per_sample and any(each.over_batch for each in statistics)
 
 
 def _products(work: Workload) -> float:

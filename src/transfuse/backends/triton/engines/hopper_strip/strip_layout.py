@@ -373,8 +373,14 @@ def vector_of(geometry: StripGeometry, results: Results) -> int:
     else:
         numbers = [geometry.line, geometry.results[2], *strides[:4]]
     found = gcd(16 // results.itemsize, *numbers)
-    # Each of them is a build. Where tiles cross samples, these are small: half as many will do.
-    return found // 2 if geometry.cross and found in (2, 8) and results.itemsize == 2 else found
+    # Each is a build of its own, so a few stand for all.
+    if results.itemsize == 4:
+        offered = (4, 1) if geometry.cross else (4, 2, 1)
+    elif geometry.cross:
+        offered = (4, 1)
+    else:
+        offered = (8, 4, 1) if geometry.linear(strides) else (8, 2, 1)
+    return next(vector for vector in offered if found % vector == 0)
 
 
 def choose(
