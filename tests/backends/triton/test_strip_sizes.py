@@ -9,9 +9,15 @@ from transfuse.backends.triton.engines.hopper_records import StripSizes
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripGeometry, StripTiling
 from transfuse.backends.triton.engines.hopper_strip.strip_sizes import divisor, sizes
 from transfuse.backends.triton.strides import Five
+from transfuse.geometry import Axis
 
 from .test_strip_layout import CASES, CHANNELS, OUTPUTS, table_of
 
+MISSING = {
+    "one wide": (3, (Axis(9, 3), Axis(1, 1))),
+    "one high": (2, (Axis(5, 2, 2), Axis(1, 1), Axis(7, 3))),
+    "one deep": (2, (Axis(1, 1), Axis(5, 3), Axis(7, 4, 2, 1))),
+}
 TILING = StripTiling(0, 16, 8, 16, 2, 2, 2, 8)
 
 
@@ -43,10 +49,10 @@ def test_one_is_no_divisor() -> None:
 def told(geometry: StripGeometry, strides: Five) -> StripSizes:
     """The record that the kernel makes of its arguments, whose tells are undone."""
     (*first, depth, height, width), rest = split(sizes(geometry, TILING, strides), 14)
-    by, (*five, entries) = split(rest, 10)
+    by, (*five, span, entries) = split(rest, 10)
     pairs = zip(by[::2], by[1::2], strict=True)
     plain = [(n - 3) // 2 for n in entries]
-    return StripSizes(*first, (depth, height, width), *pairs, tuple(five), plain)
+    return StripSizes(*first, (depth, height, width), *pairs, tuple(five), span, plain)
 
 
 def split(values: list, at: int) -> tuple[list, list]:
@@ -54,10 +60,10 @@ def split(values: list, at: int) -> tuple[list, list]:
 
 
 @pytest.mark.parametrize("cross", [True, False])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *MISSING])
 def test_places(name: str, cross: bool) -> None:
     """Every result is met once, where it lies, and its taps start at the row of its anchor."""
-    batch, axes = CASES[name]
+    batch, axes = (CASES | MISSING)[name]
     geometry = StripGeometry.of(table_of(axes), batch, OUTPUTS, CHANNELS, cross)
     d, h, w = geometry.results
     strides = (OUTPUTS * d * h * w, d * h * w, h * w, w, 1)
@@ -107,6 +113,7 @@ def test_places(name: str, cross: bool) -> None:
                 anchor = ((n * geometry.extent[0] + y[0] // geometry.classes[0]) * tell.high
                           + y[1] // geometry.classes[1]) * tell.wide + y[2] // joined  # fmt: skip
                 assert place not in met, "met twice"
+                assert place - n0 * tell.strides[0] + (OUTPUTS - 1) * tell.strides[1] < tell.span
                 assert start + p // joined == anchor
                 met[place] = p
     assert len(met) == batch * d * h * w
@@ -114,8 +121,6 @@ def test_places(name: str, cross: bool) -> None:
 
 def test_padding_changes_no_pattern() -> None:
     """Padding by whole strides moves rows, and leaves what is compiled as it is."""
-    from transfuse.geometry import Axis
-
     found = set()
     for padding in (0, 2, 4):
         axes = (Axis(9, 6, 2, padding), Axis(30, 7, 2, padding, 1))

@@ -53,7 +53,16 @@ class StripSizes(NamedTuple):
     by_sample: Any
     by_tiles: Any
     strides: Any
+    span: Any  # elements from a sample's first result on that a tile may reach
     entries: Any  # first, count, slot of each class of depth, then of height
+
+
+class Halves(NamedTuple):
+    """Addresses as lower and upper half, and one of their type."""
+
+    low: Any
+    high: Any
+    like: Any
 
 
 class StripTile(NamedTuple):

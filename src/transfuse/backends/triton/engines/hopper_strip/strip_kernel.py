@@ -345,7 +345,7 @@ AT_RUN_TIME = [
     "line", "area", "space", "depth_results", "height_results", "width_results",
     "by_line", "by_line_shift", "by_area", "by_area_shift", "by_space", "by_space_shift",
     "by_sample", "by_sample_shift", "by_tiles", "by_tiles_shift",
-    "of_samples", "of_channels", "of_depth", "of_height", "of_width",
+    "of_samples", "of_channels", "of_depth", "of_height", "of_width", "span",
 ]  # fmt: skip
 """Integers that no build is to depend on."""
 
@@ -357,7 +357,7 @@ def convolve_strip(
     line, area, space, depth_results, height_results, width_results,
     by_line, by_line_shift, by_area, by_area_shift, by_space, by_space_shift,
     by_sample, by_sample_shift, by_tiles, by_tiles_shift,
-    of_samples, of_channels, of_depth, of_height, of_width, entries,
+    of_samples, of_channels, of_depth, of_height, of_width, span, entries,
     P: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """``x``, ``halo``, ``w`` are tensor descriptors of the rows (two box sizes) and the weights.
@@ -371,7 +371,7 @@ def convolve_strip(
         line, area, space, (depth_results, height_results, width_results),
         (by_line, by_line_shift), (by_area, by_area_shift), (by_space, by_space_shift),
         (by_sample, by_sample_shift), (by_tiles, by_tiles_shift),
-        (of_samples, of_channels, of_depth, of_height, of_width), entries,
+        (of_samples, of_channels, of_depth, of_height, of_width), span, entries,
     )  # fmt: skip
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(C.swizzle, C.itemsize * 8, 2)
     WIDE: gl.constexpr = C.positions if C.axis == 0 else C.channels

@@ -73,9 +73,8 @@ class StripGeometry:
     def of(
         cls, tap_table: TapTable, batch: int, channels: int, kept: int, cross: bool
     ) -> "StripGeometry":
-        missing = [tap_table.depth, tap_table.height].count(ONE)
         return cls(
-            rank=3 - missing,
+            rank=3 if tap_table.depth != ONE else 2 if tap_table.height != ONE else 1,
             batch=batch,
             channels=channels,
             kept=kept,
@@ -339,9 +338,14 @@ def near(geometry: StripGeometry, config: StripTiling, results: Results) -> bool
     """Whether rows, and offsets from the first result of a tile's first sample, fit 32 bits."""
     if geometry.batch * geometry.sample + config.tile >= 2**31:
         return False
+    return span(geometry, config, results.strides) <= 2**31
+
+
+def span(geometry: StripGeometry, config: StripTiling, strides: Five) -> int:
+    """Elements from the first result of a tile's first sample to the last it may store."""
     samples = config.tile // geometry.sample + 2
     sizes = (samples, geometry.channels, *geometry.results)
-    return sum((n - 1) * abs(s) for n, s in zip(sizes, results.strides, strict=True)) < 2**31
+    return 1 + sum((n - 1) * abs(s) for n, s in zip(sizes, strides, strict=True))
 
 
 def scratch(config: StripTiling, stored: int) -> int:

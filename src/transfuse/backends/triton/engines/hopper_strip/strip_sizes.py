@@ -1,6 +1,10 @@
 """The integers that the kernel of strips is told when it runs: the sizes of a problem."""
 
-from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripGeometry, StripTiling
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
+    StripGeometry,
+    StripTiling,
+    span,
+)
 from transfuse.backends.triton.strides import Five
 from transfuse.backends.triton.told import all_told
 
@@ -39,5 +43,6 @@ def sizes(geometry: StripGeometry, tiling: StripTiling, strides: Five) -> list[o
     return [
         geometry.batch, geometry.channels, geometry.kept, high, wide, geometry.sample, tiles, low,
         geometry.line, area, space, *geometry.results, *(n for each in divisors for n in each),
-        samples // tiling.vector, channels // tiling.vector, *others, all_told(entries),
+        samples // tiling.vector, channels // tiling.vector, *others,
+        span(geometry, tiling, strides), all_told(entries),
     ]  # fmt: skip

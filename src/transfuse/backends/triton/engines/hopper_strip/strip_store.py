@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from transfuse.backends.triton.engines.hopper_records import Halves
 from transfuse.backends.triton.epilogue.arithmetic import narrow
 from transfuse.backends.triton.epilogue.records import Channels
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
@@ -89,21 +90,46 @@ def finish_tile(
         of_samples, of_channels, _, _, _ = sizes.strides
         out += n0.to(gl.int64) * (of_samples * C.vector)
         if C.store == "rows" and not A.summed:
-            ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
-            v = gl.convert_layout(v, ROWS)
-            channel = gl.arange(0, 4, layout=gl.SliceLayout(1 - AXIS, ROWS))
-            p = gl.arange(0, v.shape[1 - AXIS], layout=gl.SliceLayout(AXIS, ROWS))
-            _, there, place = places(p, tile, sizes, C.vector, CONSUMER, P, C)
-            # One address for every fourth channel; the others lie at one distance from it.
-            apart = of_channels * C.vector
-            out += first * apart
-            out += gl.expand_dims(channel * apart, 1 - AXIS) + gl.expand_dims(place, AXIS)
-            channel += first
-            there = gl.expand_dims(there, AXIS)
-            write_rows(out, v, channel, there, sizes.channels, apart, P, C)
+            finish_rows(out, v, tile, sizes, CONSUMER, P, C, A)
         else:
             _, there, place = places(p, tile, sizes, 1, CONSUMER, P, C)
             write(out, v, channel, live, there, place, of_channels, A, AXIS)
+
+
+@gluon.jit
+def finish_rows(
+    out, v, tile, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr
+):
+    """Store one consumer's share of a tile, a warp along a row."""
+    AXIS: gl.constexpr = C.axis
+    ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
+    v = gl.convert_layout(v, ROWS)
+    p = gl.arange(0, v.shape[1 - AXIS], layout=gl.SliceLayout(AXIS, ROWS))
+    _, there, place = places(p, tile, sizes, C.vector, CONSUMER, P, C)
+    _, of_channels, _, _, _ = sizes.strides
+    apart = of_channels * C.vector
+    # One address for every fourth channel; the others lie at one distance from it.
+    four = gl.arange(0, 4, layout=gl.SliceLayout(1 - AXIS, ROWS))
+    to = gl.expand_dims(four * apart, 1 - AXIS) + gl.expand_dims(place, AXIS)
+    four += tile.channel
+    here = gl.expand_dims(there, AXIS)
+    if C.vector > 1:
+        write_rows(out + tile.channel * apart + to, v, four, here, sizes.channels, apart, P, C)
+    elif near(out, sizes.span):
+        step = apart * (out.dtype.element_ty.primitive_bitwidth // 8)
+        at = halves(out + tile.channel * apart + to)
+        write_rows(at, v, four, here, sizes.channels, step, P, C)
+    else:
+        channel = tile.channel + gl.arange(0, C.channels, layout=gl.SliceLayout(1 - AXIS, ROWS))
+        live = alive(channel, sizes.channels, P)
+        write(out, v, channel, live, there, place, of_channels, A, AXIS)
+
+
+@gluon.jit
+def near(out, span):
+    """Whether so many elements from an address on have addresses alike in their upper half."""
+    low = out.to(gl.int64) & 0xFFFFFFFF
+    return low + span.to(gl.int64) * (out.dtype.element_ty.primitive_bitwidth // 8) < 1 << 32
 
 
 @gluon.jit
@@ -156,6 +182,13 @@ def places(
 
 
 @gluon.jit
+def halves(out):
+    """Addresses as lower and upper half, and their type: a step within 4 GiB is one addition."""
+    at = out.to(gl.int64)
+    return Halves(at.to(gl.int32), (at >> 32).to(gl.int32), out)
+
+
+@gluon.jit
 def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.constexpr):
     """Store a tile's channels four at a time; where, and which channels would come after them.
 
@@ -175,8 +208,16 @@ def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.c
         v = gl.convert_layout(v, rows_layout(C.axis, C.vector), assert_trivial=True)
         if not P.whole:
             there &= gl.expand_dims(channel < channels, 1 - C.axis)
-        gl.store(out, v, mask=there)
-        return out + 4 * apart, channel + 4
+        if C.vector > 1:
+            gl.store(out, v, mask=there)
+            return out + 4 * apart, channel + 4
+        else:
+            low, high, like = out
+            at = gl.inline_asm_elementwise(
+                "mov.b64 $0, {$1, $2};", "=l,r,r", [low, high], dtype=gl.int64, is_pure=True, pack=1
+            )
+            gl.store(at.to(like.dtype), v, mask=there)
+            return Halves(low + 4 * apart, high, like), channel + 4
 
 
 @triton.jit
