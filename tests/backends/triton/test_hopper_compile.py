@@ -73,6 +73,7 @@ class Trial:
     ops: tuple[str, ...] = ()
     cross: bool = True
     late: str = ""
+    last: bool = False  # channels lie innermost
 
 
 PLAIN = Trial(8, 64, 64, (Axis(512, 3), Axis(512, 7)), cross=False)
@@ -91,6 +92,11 @@ TRIALS = {
     "weights held": ("fp16", Trial(128, 64, 128, (Axis(64, 4, 2, 1),) * 2, axis=1, ops=SOFTMAX)),
     "a map": ("fp16", replace(SOFT, ops=(*SOFTMAX, "map"))),
     "many channels": ("fp16", Trial(2, 24, 200, (Axis(9, 3), Axis(30, 4, 2)))),
+    "channels last": ("fp16", replace(SOFT, last=True)),
+    "channels last, two at a time": (
+        "fp32",
+        Trial(2, 64, 70, (Axis(30, 3, 1, 1), Axis(40, 3, 1, 1)), axis=1, last=True),
+    ),
     "summed": ("bf16", Trial(2, 33, 100, (Axis(50, 4, 2),), axis=1, ops=("sum",))),
 }
 
@@ -106,6 +112,10 @@ def geometry_of(trial: Trial, itemsize: int) -> StripGeometry:
 def results_of(trial: Trial, geometry: StripGeometry, itemsize: int) -> Results:
     d, h, w = geometry.results
     channels = 1 if "sum" in trial.ops else trial.outputs
+    if trial.last:
+        return Results(
+            (channels * d * h * w, 1, channels * h * w, channels * w, channels), itemsize
+        )
     return Results((channels * d * h * w, d * h * w, h * w, w, 1), itemsize)
 
 
@@ -130,7 +140,7 @@ def after_of(trial: Trial) -> Epilogue:
         late=trial.late,
         summed="sum" in trial.ops,
         stored=True,
-        inner=WIDTH,
+        inner=CHANNELS if trial.last else WIDTH,
         unit=4,
         wide=False,
     )
@@ -227,7 +237,7 @@ def early(cubin: bytes, folder: Path) -> list[str]:
     "name",
     [
         each
-        if each in ("plain tf32", "softmax fp16", "a map")
+        if each in ("plain tf32", "softmax fp16", "a map", "channels last")
         else pytest.param(each, marks=pytest.mark.long)
         for each in TRIALS
     ],
@@ -252,7 +262,7 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     assert kernel.metadata.shared <= each.room <= SHARED
     assert spilled(ptx, tmp_path) <= 64
     assert early(kernel.asm["cubin"], tmp_path) == []
-    if config.store == "rows":
+    if config.store != "tile":
         stores = re.findall(r"st\.global\.(?:v(\d)\.)?b(\d+)", ptx)
         assert 8 * itemsize * config.vector in {int(many or 1) * int(bits) for many, bits in stores}
 

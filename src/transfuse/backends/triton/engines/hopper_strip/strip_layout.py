@@ -190,8 +190,8 @@ class StripTiling:
     x_stages: int
     w_stages: int
     halo: int  # rows of the box that completes a strip; 0: none
-    store: str = "rows"  # "tile": as the tile lies; "rows": a warp along a row
-    vector: int = 1  # elements of a row that one thread stores at once
+    store: str = "rows"  # a warp along a row, along "channels", or as the "tile" lies
+    vector: int = 1  # neighbours that one thread stores at once
     registers: int = 240
     hold: bool = False  # the weights of one (depth, height) class stay in shared memory
     consumers: int = 2  # warpgroups that multiply; with one, two programs share a multiprocessor
@@ -315,7 +315,7 @@ def configs(
         rings = [(x, held, True) for x in (4, 3) if held]
         rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 7, 6, 4, 3)]
         best = store_of(geometry, base, after, results)
-        for config in (best, replace(best, store="tile")):
+        for config in (best, replace(best, store="tile", vector=1)):
             for x_stages, w_stages, hold in rings:
                 each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
                 if each.room(geometry, after, results) <= SHARED and near(geometry, each, results):
@@ -355,6 +355,8 @@ def scratch(config: StripTiling, stored: int) -> int:
         if config.vector == 4:
             return (65 if wide else 18) * 1024
         return 34 * 1024
+    if config.store == "channels":
+        return (34 if config.vector > 1 else 66) * 1024
     return 6 * 1024
 
 
@@ -362,8 +364,14 @@ def store_of(
     geometry: StripGeometry, config: StripTiling, after: Epilogue, results: Results
 ) -> StripTiling:
     """The way to store that suits results."""
-    if after.summed or not after.stored or after.inner == CHANNELS:
+    if after.summed or not after.stored:
         return replace(config, store="tile")
+    if after.inner == CHANNELS:
+        if after.late:  # channels first, and partials beside them: no registers are left
+            return replace(config, store="tile")
+        samples, _, *others = results.strides
+        vector = gcd(16 // results.itemsize, geometry.channels, samples, *others)
+        return replace(config, store="channels", vector=vector)
     return replace(config, store="rows", vector=vector_of(geometry, results))
 
 

@@ -42,22 +42,37 @@ def rows_layout(axis, vector):
     return gl.BlockedLayout([vector, 1], [32, 1], [1, 4], [0, 1])
 
 
+@gluon.constexpr_function
+def piece_of(dtype):
+    """Channels of a position that are stored together: a whole line of the cache."""
+    return 128 * 8 // dtype.primitive_bitwidth
+
+
+@gluon.constexpr_function
+def channels_layout(axis, channels, vector):
+    """A warp along the channels of a position, each thread at ``vector`` of them."""
+    lanes = min(32, channels // vector)
+    if axis == 0:
+        return gl.BlockedLayout([vector, 1], [lanes, 32 // lanes], [1, 4], [0, 1])
+    return gl.BlockedLayout([1, vector], [32 // lanes, lanes], [4, 1], [1, 0])
+
+
 @gluon.jit
 def indices(v, C: gl.constexpr):
     """Channels and positions of a tile, in its own layout."""
     LAYOUT: gl.constexpr = v.type.layout
-    channel = gl.arange(0, C.channels, layout=gl.SliceLayout(1 - C.axis, LAYOUT))
+    channel = gl.arange(0, v.shape[C.axis], layout=gl.SliceLayout(1 - C.axis, LAYOUT))
     p = gl.arange(0, v.shape[1 - C.axis], layout=gl.SliceLayout(C.axis, LAYOUT))
     return channel, p
 
 
 @gluon.jit
-def alive(channel, channels, P: gl.constexpr):
-    """Which channels of a tile are real ones."""
+def alive(channel, channels, VECTOR: gl.constexpr, P: gl.constexpr):
+    """Which channels of a tile are real ones; of ``VECTOR`` neighbours all are, or none."""
     if P.whole:
         return channel == channel
     else:
-        return channel < channels
+        return gl.max_constancy(channel < channels, [VECTOR])
 
 
 @gluon.jit
@@ -72,8 +87,8 @@ def finish_tile(
     OPS: gl.constexpr = ops_left(P, C, A)
     channel, p = indices(v, C)
     channel += first
-    live = alive(channel, sizes.channels, P)
-    n0, there, _ = places(p, tile, sizes, 1, CONSUMER, P, C)
+    live = alive(channel, sizes.channels, 1, P)
+    n0, there, _ = places(p, tile, sizes, 1, 1, CONSUMER, P, C)
     v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, AXIS, P.whole)
     if A.late != "":
         LATE: gl.constexpr = A.late
@@ -89,10 +104,12 @@ def finish_tile(
         v = narrow(v, out.dtype.element_ty)
         of_samples, of_channels, _, _, _ = sizes.strides
         out += n0.to(gl.int64) * (of_samples * C.vector)
-        if C.store == "rows" and not A.summed:
+        if C.store == "rows":
             finish_rows(out, v, tile, sizes, CONSUMER, P, C, A)
+        elif C.store == "channels":
+            finish_channels(out, v, tile, sizes, first, CONSUMER, P, C, A)
         else:
-            _, there, place = places(p, tile, sizes, 1, CONSUMER, P, C)
+            _, there, place = places(p, tile, sizes, 1, 1, CONSUMER, P, C)
             write(out, v, channel, live, there, place, of_channels, A, AXIS)
 
 
@@ -103,9 +120,8 @@ def finish_rows(
     """Store one consumer's share of a tile, a warp along a row."""
     AXIS: gl.constexpr = C.axis
     ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
-    v = gl.convert_layout(v, ROWS)
     p = gl.arange(0, v.shape[1 - AXIS], layout=gl.SliceLayout(AXIS, ROWS))
-    _, there, place = places(p, tile, sizes, C.vector, CONSUMER, P, C)
+    _, there, place = places(p, tile, sizes, C.vector, C.vector, CONSUMER, P, C)
     _, of_channels, _, _, _ = sizes.strides
     apart = of_channels * C.vector
     # One address for every fourth channel; the others lie at one distance from it.
@@ -114,15 +130,54 @@ def finish_rows(
     four += tile.channel
     here = gl.expand_dims(there, AXIS)
     if C.vector > 1:
-        write_rows(out + tile.channel * apart + to, v, four, here, sizes.channels, apart, P, C)
+        at = out + tile.channel * apart + to
+        write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, apart, P, C)
     elif near(out, sizes.span):
+        # The layout is changed on either side: results are stored while others are on their way.
         step = apart * (out.dtype.element_ty.primitive_bitwidth // 8)
         at = halves(out + tile.channel * apart + to)
-        write_rows(at, v, four, here, sizes.channels, step, P, C)
+        write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, step, P, C)
     else:
         channel = tile.channel + gl.arange(0, C.channels, layout=gl.SliceLayout(1 - AXIS, ROWS))
-        live = alive(channel, sizes.channels, P)
-        write(out, v, channel, live, there, place, of_channels, A, AXIS)
+        live = alive(channel, sizes.channels, 1, P)
+        wide = gl.convert_layout(v, ROWS)
+        write(out, wide, channel, live, there, place, of_channels, A, AXIS)
+
+
+@gluon.jit
+def finish_channels(
+    out, v, tile, sizes, first,
+    CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
+):  # fmt: skip
+    """Store one consumer's share of a tile from channel ``first`` on, a warp along channels.
+
+    Piece by piece: a change of layout takes as much shared memory as what is changed.
+    """
+    CHANNELS: gl.constexpr = v.shape[C.axis]
+    if CHANNELS > piece_of(out.dtype.element_ty):
+        low, high = halved(v, C.axis)
+        finish_channels(out, low, tile, sizes, first, CONSUMER, P, C, A)
+        finish_channels(out, high, tile, sizes, first + CHANNELS // 2, CONSUMER, P, C, A)
+    else:
+        LAYOUT: gl.constexpr = channels_layout(C.axis, CHANNELS, C.vector)
+        v = gl.convert_layout(v, LAYOUT)
+        channel, p = indices(v, C)
+        channel += first
+        live = alive(channel, sizes.channels, C.vector, P)
+        _, there, place = places(p, tile, sizes, 1, C.vector, CONSUMER, P, C)
+        write(out, v, channel, live, there, place, 1, A, C.axis)
+
+
+@gluon.jit
+def halved(v, AXIS: gl.constexpr):
+    """The lower and the upper half of a tile's channels."""
+    CHANNELS: gl.constexpr = v.shape[AXIS]
+    POSITIONS: gl.constexpr = v.shape[1 - AXIS]
+    if AXIS == 0:
+        both = gl.permute(gl.reshape(v, [2, CHANNELS // 2, POSITIONS]), [1, 2, 0])
+    else:
+        both = gl.permute(gl.reshape(v, [POSITIONS, 2, CHANNELS // 2]), [0, 2, 1])
+    return gl.split(both)
 
 
 @gluon.jit
@@ -134,12 +189,13 @@ def near(out, span):
 
 @gluon.jit
 def places(
-    p, tile, sizes, VECTOR: gl.constexpr,
+    p, tile, sizes, RUN: gl.constexpr, ALIGNED: gl.constexpr,
     CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """For positions of a tile: its first sample, which are results, where they lie from there.
 
-    Of ``VECTOR`` neighbours all are results or none, and they lie side by side.
+    Of ``RUN`` neighbours all are results or none, and they lie side by side. The first of them lies
+    at a multiple of ``ALIGNED``.
     """
     START: gl.constexpr = CONSUMER * C.positions * P.joined
     of_samples, _, of_depth, of_height, of_width = sizes.strides
@@ -150,12 +206,12 @@ def places(
         ahead = quotient(at, sizes.by_space)
         at -= ahead * sizes.space
         there = n0 + ahead < sizes.batch
-        place = ahead * (of_samples * C.vector)
     else:
         n0 = quotient(2 * block, sizes.by_tiles)
         at = (block - n0 * sizes.tiles_of_sample) * (C.tile * P.joined) + START + p
         there = at < sizes.space
-        place = 0
+    d = 0
+    h = 0
     if not P.linear:  # rows do not follow each other as results do
         depth, height, width = sizes.results
         if P.rank > 2:
@@ -163,7 +219,6 @@ def places(
             at -= d * sizes.area
             d = d * P.classes[0] + tile.cd
             there &= d < depth
-            place += d * of_depth
         if P.rank > 1:
             if P.thin:
                 h = at
@@ -173,12 +228,17 @@ def places(
                 at -= h * sizes.line
             h = h * P.classes[1] + tile.ch
             there &= h < height
-            place += h * of_height
         there &= at < width
-    place += at if VECTOR > 1 else at * of_width
+    place = at if RUN > 1 else at * of_width
+    if P.cross:
+        place += ahead * (of_samples * C.vector)
+    if P.rank > 2 and not P.linear:
+        place += d * of_depth
+    if P.rank > 1 and not P.linear:
+        place += h * of_height
     # The compiler heeds this of what this very function computes, not of its arguments and results.
-    there = gl.max_constancy(there, [VECTOR])
-    return n0, there, gl.max_contiguous(gl.multiple_of(place, [VECTOR]), [VECTOR])
+    there = gl.max_constancy(there, [RUN])
+    return n0, there, gl.max_contiguous(gl.multiple_of(place, [ALIGNED]), [RUN])
 
 
 @gluon.jit
@@ -194,14 +254,8 @@ def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.c
 
     ``out`` are addresses of the first four, ``channel`` their numbers, ``apart`` how far two lie.
     """
-    CHANNELS: gl.constexpr = v.shape[C.axis]
-    POSITIONS: gl.constexpr = v.shape[1 - C.axis]
-    if CHANNELS > 4:
-        if C.axis == 0:
-            both = gl.permute(gl.reshape(v, [2, CHANNELS // 2, POSITIONS]), [1, 2, 0])
-        else:
-            both = gl.permute(gl.reshape(v, [POSITIONS, 2, CHANNELS // 2]), [0, 2, 1])
-        low, high = gl.split(both)
+    if v.shape[C.axis] > 4:
+        low, high = halved(v, C.axis)
         out, channel = write_rows(out, low, channel, there, channels, apart, P, C)
         return write_rows(out, high, channel, there, channels, apart, P, C)
     else:
