@@ -8,12 +8,7 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, negative
-from transfuse.backends.triton.epilogue.places_kernel import (
-    aligned,
-    channel_offsets,
-    offsets,
-    write,
-)
+from transfuse.backends.triton.epilogue.places_kernel import channel_offsets, kept, offsets, write
 from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
@@ -44,16 +39,9 @@ def finish(
     d, rest = parted(p, sizes.plane)
     h, w = parted(rest, sizes.line)
     spot = Coordinates(n, d, h, w)
-    place = offsets(spot, sizes.source, INNER, F.wide)
-    base = channel_offsets(channel, sizes.source, INNER)
-    keep = there
-    if F.even:
-        base, place = aligned(base, place, INNER, UNIT)
-        if INNER == 1:
-            live = tl.max_constancy(live, UNIT)
-        else:
-            keep = tl.max_constancy(there, UNIT)
-    here = live[:, None] & keep[None, :]
+    place = offsets(spot, sizes.source, INNER, F.wide, UNIT)
+    base = channel_offsets(channel, 0, sizes.source, INNER, UNIT)
+    here = kept(live, there, INNER, UNIT)
     first = source + base[:, None] + place[None, :]
     v = tl.load(first, mask=here, other=0.0).to(ACC)
     if F.parts > 1:
@@ -86,4 +74,4 @@ def finish(
         at = partials + row.to(tl.int64) * plain(sizes.tiles[0]) + tile
         put(at, plain(gathered.plane), gather(v, there, LATE), live)
     if F.stored:
-        write(out, v, Channels(channel, live), there, spot, to, F, False)
+        write(out, v, Channels(channel, live), there, spot, n * 0, to, F, UNIT)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow, nearest_tf32
-from transfuse.backends.triton.epilogue.places_kernel import channel_offsets, offsets, together
+from transfuse.backends.triton.epilogue.places_kernel import channel_offsets, kept, offsets
 from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 from transfuse.backends.triton.packing import packed_layout
@@ -73,18 +73,6 @@ def copy_input(program, x, rows, operands, S, C: tl.constexpr, ACC: tl.constexpr
 
 
 @triton.jit
-def fetch(x, channel, live, place, there, C: tl.constexpr, ACC: tl.constexpr):
-    """A block of the input: channels times positions, by offsets."""
-    UNIT: tl.constexpr = C.unit
-    if C.unit > 1:
-        place = together(place, UNIT)
-        channel = tl.multiple_of(channel, UNIT)
-        there = tl.max_constancy(there, UNIT)
-    here = live[:, None] & there[None, :]
-    return tl.load(x + channel[:, None] + place[None, :], mask=here, other=0.0).to(ACC)
-
-
-@triton.jit
 def sources(x, at, of_plane, channels, there, operands, S, C: tl.constexpr, ACC: tl.constexpr):
     """What the prologue makes of the tensor at n, d, h, w."""
     n, d, h, w = at
@@ -95,11 +83,13 @@ def sources(x, at, of_plane, channels, there, operands, S, C: tl.constexpr, ACC:
     RUN: tl.constexpr = C.run
     BEFORE: tl.constexpr = C.before
     AFTER: tl.constexpr = C.after
-    c = channel_offsets(channel, S.strides, INNER)
-    x += n.to(tl.int64) * plain(S.strides[0])
+    UNIT: tl.constexpr = C.unit
+    sample = n.to(tl.int64) * plain(S.strides[0])
+    base = x + channel_offsets(channel, sample, S.strides, INNER, UNIT)[:, None]
     if C.pool == "":
-        place = offsets(Coordinates(0 * d, d, h, w), S.strides, INNER, C.wide)
-        v = fetch(x, c, live, place, there, C, ACC)
+        place = offsets(Coordinates(0 * d, d, h, w), S.strides, INNER, C.wide, UNIT)
+        here = kept(live, there, INNER, UNIT)
+        v = tl.load(base + place[None, :], mask=here, other=0.0).to(ACC)
         v = apply_ops(v, channels, live, n, operands, 1, BEFORE, 0)
     else:
         size = all_plain(S.source)
@@ -118,10 +108,10 @@ def sources(x, at, of_plane, channels, there, operands, S, C: tl.constexpr, ACC:
                 u = w * C.stride[2] - C.padding[2] + member % C.kernel[2]
                 found = there & (u >= 0) & (u < size[2])
             found &= (z >= 0) & (z < size[0]) & (y >= 0) & (y < size[1])
-            place = offsets(Coordinates(0 * z, z, y, u), S.strides, INNER, C.wide)
-            part = fetch(x, c, live, place, found, C, ACC)
+            place = offsets(Coordinates(0 * z, z, y, u), S.strides, INNER, C.wide, UNIT)
+            here = kept(live, found, INNER, UNIT)
+            part = tl.load(base + place[None, :], mask=here, other=0.0).to(ACC)
             part = apply_ops(part, channels, live, n, operands, 1, BEFORE, 0)
-            here = live[:, None] & found[None, :]
             if C.pool == "max":
                 part = tl.where(here, part, float("-inf"))
                 if RUN > 1:

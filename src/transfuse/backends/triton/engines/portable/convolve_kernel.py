@@ -237,6 +237,30 @@ def not_finite(wild, copied):
 
 
 @triton.jit
+def channels_of(group, of_group, S, T: tl.constexpr):
+    """The channels of a block of a group."""
+    inner = of_group * T.channels + tl.arange(0, T.channels)
+    return Channels(group * plain(S.tiled) + inner, inner < plain(S.tiled))
+
+
+@triton.jit
+def store(
+    out, v, cell, group, of_group, share, to, S,
+    T: tl.constexpr, A: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """Store the results of a tile, width classes side by side."""
+    JOINED: tl.constexpr = T.joined
+    POSITIONS: tl.constexpr = T.positions
+    spot, there = result_places(tl.arange(0, POSITIONS * JOINED), cell, S, T, JOINED)
+    if A.summed:
+        channel = tl.arange(0, 1)
+        channels = Channels(channel, channel == 0)
+    else:
+        channels = channels_of(group, of_group, S, T)
+    write(out, v, channels, there, spot, share, to, A, UNIT)
+
+
+@triton.jit
 def compute(
     program, factors, out, partials, operands, to, gathered, S,
     T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
@@ -260,9 +284,8 @@ def compute(
     tile, share = parted(rest // T.classes[0], S.split)
 
     group, of_group = parted(of_channels, S.blocks_of_group)
-    inner = of_group * T.channels + tl.arange(0, CHANNELS)
-    channel = group * plain(S.tiled) + inner
-    live = inner < plain(S.tiled)
+    channels = channels_of(group, of_group, S, T)
+    channel, live = channels
     row = group * plain(S.rows) + of_group * T.channels
     n0, _, _, _ = anchors(tile, 0, S, T)
     p = tl.arange(0, POSITIONS)
@@ -270,7 +293,6 @@ def compute(
     if T.window == "sign":
         sign = tl.load(operands.tensors[A.sign] + channel, mask=live, other=0.0)
         flip = tl.where(negative(sign), -1.0, 1.0).to(ACC)[:, None]
-    channels = Channels(channel, live)
     block = ChannelBlock(channels, row, group, flip)
     partial = nothing(tl.sum(tl.zeros([CHANNELS, POSITIONS], ACC), 1), EARLY + LATE)
     if A.only_gathers:  # class by class: a statistic takes them as they come
@@ -298,8 +320,8 @@ def compute(
             else:
                 single = one
             v = one
-        pj = tl.arange(0, POSITIONS * JOINED)
-        spot, there = result_places(pj, Cell(tile, n0, cd, ch, cw), S, T, JOINED)
+        cell = Cell(tile, n0, cd, ch, cw)
+        spot, there = result_places(tl.arange(0, POSITIONS * JOINED), cell, S, T, JOINED)
         v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
         if A.summed:
             channel = tl.arange(0, 1)
@@ -315,8 +337,12 @@ def compute(
         at = at * (tiles * of_tile) + tile % tiles * of_tile + of_class
         put(partials + at, plain(gathered.plane), partial, live)
     if A.stored:
-        out += share.to(tl.int64) * plain(to.part)
-        write(out, v, Channels(channel, live), there, spot, to, A, T.whole or A.summed)
+        UNIT: tl.constexpr = A.unit
+        # Places are computed once more in each branch: across one, they would take registers.
+        if plain(to.even) > 0:
+            store(out, v, cell, group, of_group, share, to, S, T, A, UNIT)
+        else:
+            store(out, v, cell, group, of_group, share, to, S, T, A, 1)
 
 
 @triton.jit
