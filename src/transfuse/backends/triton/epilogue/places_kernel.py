@@ -50,23 +50,33 @@ def channel_offsets(channel, first, strides, INNER: tl.constexpr, UNIT: tl.const
 
 
 @triton.jit
-def kept(live, there, INNER: tl.constexpr, UNIT: tl.constexpr = 1):
-    """Which elements of a tile there are: ``UNIT`` neighbours are, or none of them."""
-    keep = live[:, None] & there[None, :]
+def kept(live, there, INNER: tl.constexpr, UNIT: tl.constexpr, WHOLE: tl.constexpr = False):
+    """Which elements of a tile there are: ``UNIT`` neighbours are, or none of them.
+
+    ``WHOLE``: the tile has no channels but real ones.
+    """
+    keep = there[None, :]
+    if not WHOLE:
+        keep = keep & live[:, None]
     if UNIT > 1:
         if INNER == 1:
-            keep = tl.max_constancy(keep, [UNIT, 1])
+            if not WHOLE:
+                keep = tl.max_constancy(keep, [UNIT, 1])
         else:
             keep = tl.max_constancy(keep, [1, UNIT])
     return keep
 
 
 @triton.jit
-def write(out, v, channels, there, at, share, to, A: tl.constexpr, UNIT: tl.constexpr):
+def write(
+    out, v, channels, there, at, share, to,
+    A: tl.constexpr, UNIT: tl.constexpr, WHOLE: tl.constexpr = False,
+):  # fmt: skip
     """Store a tile of one share of members, channels first, ``UNIT`` neighbours at once."""
     channel, live = channels
     INNER: tl.constexpr = A.inner
     c = channel_offsets(channel, share.to(tl.int64) * plain(to.part), to.strides, INNER, UNIT)
     p = offsets(at, to.strides, INNER, A.wide, UNIT)
     target = out + c[:, None] + p[None, :]
-    tl.store(target, narrow(v, out.dtype.element_ty), mask=kept(live, there, INNER, UNIT))
+    keep = kept(live, there, INNER, UNIT, WHOLE)
+    tl.store(target, narrow(v, out.dtype.element_ty), mask=keep)

@@ -257,7 +257,7 @@ def store(
         channels = Channels(channel, channel == 0)
     else:
         channels = channels_of(group, of_group, S, T)
-    write(out, v, channels, there, spot, share, to, A, UNIT)
+    write(out, v, channels, there, spot, share, to, A, UNIT, T.whole or A.summed)
 
 
 @triton.jit
