@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -132,7 +133,7 @@ class Draft:
         return Place(self.memory(parts * shape.numel), strides, parts, shape.numel)
 
     def constant(self, values: tuple[int, ...]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=self.device)
+        return _constant(values, self.device)
 
     def tensors(self, arguments: OpArguments) -> All:
         numbers = [
@@ -198,6 +199,12 @@ class Draft:
             wide=wide(each.result, out.strides),
             only_gathers=each.only_gathers,
         )
+
+
+@lru_cache(maxsize=1024)
+def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """On its device: kept, since it is the same for all sizes, and a copy there is waited for."""
+    return torch.tensor(values, dtype=torch.int32, device=device)
 
 
 def gathered(each: Segment) -> int | None:

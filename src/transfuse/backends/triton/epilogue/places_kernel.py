@@ -42,6 +42,8 @@ def channel_offsets(channel, first, strides, INNER: tl.constexpr, UNIT: tl.const
         place = channel.to(tl.int64) + first
         if UNIT > 1:
             place = tl.max_contiguous(tl.multiple_of(place, UNIT), UNIT)
+        else:
+            place = tl.max_contiguous(place, 2)
     else:
         place = channel.to(tl.int64) * plain(strides[1]) + first
         if INNER == 4 and UNIT > 1:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.lower import power
-from transfuse.backends.triton.strides import Five, Three
+from transfuse.backends.triton.strides import CHANNELS, WIDTH, Five, Three, inner
 
 PADDED = 16
 """Channels of a group are padded to a multiple of it, unless a group has one."""
@@ -169,14 +169,18 @@ def block_of(channels: int) -> tuple[int, int]:
     return block_c, min(1024, 4096 // block_c)
 
 
-def unit_of(strides: Five, axis: int, line: int, inputs: int, most: int) -> int:
-    """How many neighbours along width are one aligned piece of the input, wherever they start.
+def unit_of(copies: Copies, strides: Five, inputs: int, run: int, most: int) -> int:
+    """How many neighbours are one aligned piece of the input, wherever they start: ``most``, or 2.
 
-    ``line``, ``inputs``: elements of a line of the copy, and those of them that are there.
+    Along width, ``inputs`` are those of a line, each of them of a ``run`` of elements.
     """
-    if axis != 4:
+    if inner(strides) == CHANNELS:
+        channels = copies.group_channels
+        if copies.groups > 1 and channels != copies.kept:  # blocks are not of neighbours
+            return 1
+        sizes: tuple[int, ...] = strides[0], *strides[2:], channels
+    elif inner(strides) == WIDTH and copies.residues[2] == 1:
+        sizes = *strides[:4], copies.extent[2] * run, inputs * run
+    else:
         return 1
-    for unit in (most, 2):
-        if not any(n % unit for n in (*strides[:4], line, inputs)):
-            return unit
-    return 1
+    return next((unit for unit in (most, 2) if not any(size % unit for size in sizes)), 1)

@@ -19,7 +19,7 @@ from transfuse.backends.triton.packing.packed_layout import (
     unit_of,
 )
 from transfuse.backends.triton.packing.packing_kernel import pack
-from transfuse.backends.triton.strides import inner, three, wide
+from transfuse.backends.triton.strides import CHANNELS, inner, three, wide
 from transfuse.backends.triton.tap_table import TapTable
 from transfuse.backends.triton.told import all_told, divisor, told
 from transfuse.elements import ELEMENTS
@@ -69,11 +69,8 @@ def _input(
     whole = apart and inputs[2] * kernel[2] <= draft.source[2]
     run = kernel[2] if whole and kernel[2] in (2, 4) else 1
     axis, unit = inner(draft.x_strides), 1
-    if lowered.pool is None or run > 1:
-        line, there = copies.extent[2] * run, inputs[2] * run
-        unit = unit_of(draft.x_strides, axis, line, there, 16 // draft.item)
-    if copies.residues[2] > 1:
-        unit = 1
+    if lowered.pool is None or run > 1 or axis == CHANNELS:
+        unit = unit_of(copies, draft.x_strides, inputs[2], run, 16 // draft.item)
     block_c, block_p = block_of(copies.channels)
     padded = copies.kept % PADDED == 0
     what = PackedInput(
