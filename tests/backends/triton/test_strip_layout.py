@@ -65,7 +65,7 @@ def convolve(x: np.ndarray, w: np.ndarray, tap_table: TapTable, geometry: StripG
     out = np.full((geometry.batch, OUTPUTS, *geometry.results), np.nan)
     _, high, wide = geometry.extent
     for block in range(geometry.tiles(tile)):
-        per = geometry.rows(tile).tiles_of_sample
+        per = geometry.tiles_of_sample(tile)
         g0 = block * tile
         if not geometry.cross:
             g0 = block // per * geometry.sample + block % per * tile

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from transfuse.backends.triton.epilogue.records import Destination, Epilogue, Ga
 from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.launch import UNREAD, All, Launch
 from transfuse.backends.triton.lower import Lowered, Segment
-from transfuse.backends.triton.packing.packed_layout import PackedInput, PackedWeights
+from transfuse.backends.triton.packing.packed_layout import Copies
 from transfuse.backends.triton.strides import Five, Order, Three, inner, three, wide
 from transfuse.backends.triton.told import all_told, told
 from transfuse.elements import ELEMENTS
@@ -87,7 +88,7 @@ class Draft:
         self.bytes = 0
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
-        self.packed: dict[tuple[PackedInput, PackedWeights], PackedCopies] = {}
+        self.packed: dict[Copies, PackedCopies] = {}
         self.acc, self.written = ACC[core.dtype], written or ELEMENTS[core.dtype].dtype
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
 
@@ -132,7 +133,7 @@ class Draft:
         return Place(self.memory(parts * shape.numel), strides, parts, shape.numel)
 
     def constant(self, values: tuple[int, ...]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=self.device)
+        return _constant(values, self.device)
 
     def tensors(self, arguments: OpArguments) -> All:
         numbers = [
@@ -202,6 +203,12 @@ class Draft:
             wide=wide(each.result, out.strides),
             only_gathers=each.only_gathers,
         )
+
+
+@lru_cache(maxsize=1024)
+def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """On its device: kept, since it is the same for all sizes, and a copy there is waited for."""
+    return torch.tensor(values, dtype=torch.int32, device=device)
 
 
 def gathered(each: Segment) -> int | None:

@@ -83,11 +83,10 @@ class StoredEpilogue:
     stored: bool
     window: str
     sign: int
-    parts: int
+    shared: bool  # several shares of the members of a window meet
     source_inner: int
     inner: int
-    unit: int
-    even: bool  # source and results alike, ``unit`` of them at a time
+    unit: int  # results of 16 bytes
     wide: bool
 
 
@@ -104,4 +103,5 @@ class StoredSizes(NamedTuple):
     group: Any
     channels: Any
     source: Any
+    parts: Any
     part: Any

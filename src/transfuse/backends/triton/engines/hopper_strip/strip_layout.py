@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
-from transfuse.backends.triton.engines.portable.tile import Block
+from transfuse.backends.triton.engines.portable.tiling import used_rows
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.epilogue.records import Epilogue
 from transfuse.backends.triton.strides import CHANNELS, Five, Three, linear
@@ -158,12 +158,11 @@ class StripGeometry:
         """Tiles of ``positions`` anchors for one (depth, height) class."""
         if self.cross:
             return -(-self.batch * self.sample // positions)
-        return self.batch * self.rows(positions).tiles_of_sample
+        return self.batch * self.tiles_of_sample(positions)
 
-    def rows(self, positions: int) -> Block:
-        """Tiles of ``positions`` anchors."""
-        box, order = (1, 1, 1, positions), tuple(range(self.joined))
-        return Block("rows", box, self.anchors, self.extent, self.cross, order)
+    def tiles_of_sample(self, positions: int) -> int:
+        """Those of one sample, where they do not cross into the next."""
+        return -(-used_rows(self.anchors, self.extent) // positions)
 
     def held(self, depth: int) -> int:
         """Blocks of weights of one (depth, height) class; 0 if classes differ in work."""

@@ -25,7 +25,7 @@ def divisor(number: int) -> tuple[int, int]:
 def sizes(geometry: StripGeometry, tiling: StripTiling, strides: Five) -> list[object]:
     """All of them, in the order in which the kernel takes them."""
     _, high, wide = geometry.extent
-    tiles = geometry.rows(tiling.tile).tiles_of_sample
+    tiles = geometry.tiles_of_sample(tiling.tile)
     area = high * geometry.line
     space = geometry.sample * geometry.joined
     samples, channels, *others = strides
