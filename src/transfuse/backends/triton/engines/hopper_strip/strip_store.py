@@ -49,11 +49,9 @@ def piece_of(dtype):
 
 
 @gluon.constexpr_function
-def channels_layout(axis, channels, vector):
-    """A warp along the channels of a position, each thread at ``vector`` of them."""
+def channels_layout(channels, vector):
+    """A warp along the channels of positions, each thread at ``vector`` of them; channels last."""
     lanes = min(32, channels // vector)
-    if axis == 0:
-        return gl.BlockedLayout([vector, 1], [lanes, 32 // lanes], [1, 4], [0, 1])
     return gl.BlockedLayout([1, vector], [32 // lanes, lanes], [4, 1], [1, 0])
 
 
@@ -159,7 +157,8 @@ def finish_channels(
         finish_channels(out, low, tile, sizes, first, CONSUMER, P, C, A)
         finish_channels(out, high, tile, sizes, first + CHANNELS // 2, CONSUMER, P, C, A)
     else:
-        LAYOUT: gl.constexpr = channels_layout(C.axis, CHANNELS, C.vector)
+        gl.static_assert(C.axis == 1, "a warp goes along channels that are last")
+        LAYOUT: gl.constexpr = channels_layout(CHANNELS, C.vector)
         v = gl.convert_layout(v, LAYOUT)
         channel, p = indices(v, C)
         channel += first
