@@ -154,7 +154,7 @@ def test_a_new_engine_is_a_line_in_the_list(
     reason = another.refuses or another.none_fits
     assert dict(found.served[0].passed_over).get("another", "") == reason
     kernel = "convolve" if engine == "another" else "convolve_strip"
-    assert kernels(found) == f"pack {kernel} convolve"
+    assert kernels(found) == f"pack {kernel} convolve_carefully"
 
 
 def test_explain_says_who_serves_and_why_not_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from triton.experimental.gluon.language import NVMMASharedLayout  # noqa: E402
 
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noqa: E402
     SHARED,
+    Results,
     StripGeometry,
     StripTiling,
     choose,
@@ -28,6 +30,7 @@ from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noq
 from transfuse.backends.triton.epilogue.op_table import OpTable  # noqa: E402
 from transfuse.backends.triton.epilogue.records import Epilogue  # noqa: E402
 from transfuse.backends.triton.lower import Part  # noqa: E402
+from transfuse.backends.triton.strides import CHANNELS, WIDTH  # noqa: E402
 from transfuse.backends.triton.tap_table import TapTable  # noqa: E402
 from transfuse.backends.triton.versions import ANY_ROW, FUSING  # noqa: E402
 from transfuse.geometry import Axis  # noqa: E402
@@ -70,6 +73,7 @@ class Trial:
     ops: tuple[str, ...] = ()
     cross: bool = True
     late: str = ""
+    last: bool = False  # channels lie innermost
 
 
 PLAIN = Trial(8, 64, 64, (Axis(512, 3), Axis(512, 7)), cross=False)
@@ -88,6 +92,11 @@ TRIALS = {
     "weights held": ("fp16", Trial(128, 64, 128, (Axis(64, 4, 2, 1),) * 2, axis=1, ops=SOFTMAX)),
     "a map": ("fp16", replace(SOFT, ops=(*SOFTMAX, "map"))),
     "many channels": ("fp16", Trial(2, 24, 200, (Axis(9, 3), Axis(30, 4, 2)))),
+    "channels last": ("fp16", replace(SOFT, last=True)),
+    "channels last, two at a time": (
+        "fp32",
+        Trial(2, 64, 70, (Axis(30, 3, 1, 1), Axis(40, 3, 1, 1)), axis=1, last=True),
+    ),
     "summed": ("bf16", Trial(2, 33, 100, (Axis(50, 4, 2),), axis=1, ops=("sum",))),
 }
 
@@ -100,9 +109,17 @@ def geometry_of(trial: Trial, itemsize: int) -> StripGeometry:
     return StripGeometry.of(tap_table, trial.batch, trial.outputs, kept, trial.cross)
 
 
-def after_of(trial: Trial, geometry: StripGeometry) -> Epilogue:
+def results_of(trial: Trial, geometry: StripGeometry, itemsize: int) -> Results:
     d, h, w = geometry.results
     channels = 1 if "sum" in trial.ops else trial.outputs
+    if trial.last:
+        return Results(
+            (channels * d * h * w, 1, channels * h * w, channels * w, channels), itemsize
+        )
+    return Results((channels * d * h * w, d * h * w, h * w, w, 1), itemsize)
+
+
+def after_of(trial: Trial) -> Epilogue:
     ones = (1,) * len(trial.ops)
     at = tuple(1 if i == 2 else 0 for i in range(len(trial.ops)))
     return Epilogue(
@@ -121,33 +138,59 @@ def after_of(trial: Trial, geometry: StripGeometry) -> Epilogue:
         sign=0,
         early="",
         late=trial.late,
-        counted=trial.outputs,
-        summed=channels == 1,
+        summed="sum" in trial.ops,
         stored=True,
-        linear=not trial.cross and geometry.classes == (1, 1, 1),
+        inner=CHANNELS if trial.last else WIDTH,
+        unit=4,
         wide=False,
-        strides=(channels * d * h * w, d * h * w, h * w, w, 1),
-        part=0,
     )
 
 
-def build(kind: str, geometry: StripGeometry, config: StripTiling, after: Epilogue) -> Any:
-    from transfuse.backends.triton.engines.hopper_strip.strip_kernel import convolve_strip
+@dataclass(frozen=True)
+class Chosen:
+    """A trial as it is compiled."""
 
+    geometry: StripGeometry
+    after: Epilogue
+    results: Results
+    config: StripTiling
+
+    @property
+    def room(self) -> int:
+        return self.config.room(self.geometry, self.after, self.results)
+
+
+def chosen(trial: Trial, itemsize: int) -> Chosen:
+    geometry, after = geometry_of(trial, itemsize), after_of(trial)
+    results = results_of(trial, geometry, itemsize)
+    config = choose(geometry, itemsize, after, results)
+    assert config is not None
+    return Chosen(geometry, after, results, config)
+
+
+def build(kind: str, each: Chosen) -> Any:
+    from transfuse.backends.triton.engines.hopper_strip.strip_kernel import (
+        AT_RUN_TIME,
+        convolve_strip,
+    )
+
+    geometry, config = each.geometry, each.config
     layout = NVMMASharedLayout(config.swizzle, config.itemsize * 8, 2)
     x, halo, w = (
         f"tensordesc<{kind}[{rows}, {config.depth}],{layout!r}>"
         for rows in (config.box, config.halo or config.box, config.channels)
     )
-    signature = {
-        "x": x, "halo": halo, "w": w, "out": f"*{kind}", "more": "i32", "batch": "i32",
-        "tiles": "i32", "tensors": ("*fp32",) * 2, "numbers": ("fp32",) * 3,
-        "partials": "*fp32", "plane": "i32", "counted": "i32",
-        "G": "constexpr", "C": "constexpr", "A": "constexpr",
-    }  # fmt: skip
+    known = {
+        "x": x, "halo": halo, "w": w, "out": f"*{kind}", "tensors": ("*fp32",) * 2,
+        "numbers": ("fp32",) * 3, "partials": "*fp32",
+        "entries": ("i32",) * 3 * sum(geometry.classes[:2]),
+        "P": "constexpr", "C": "constexpr", "A": "constexpr",
+    } | dict.fromkeys(AT_RUN_TIME, "i32")  # fmt: skip
     names = convolve_strip.arg_names
-    static = {(names.index(n),): v for n, v in (("G", geometry), ("C", config), ("A", after))}
+    pattern = geometry.pattern(config.channels, each.results.strides)
+    static = {(names.index(n),): v for n, v in (("P", pattern), ("C", config), ("A", each.after))}
     aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in ("out", "partials")}
+    signature = {name: known[name] for name in names}
     source = GluonASTSource(convolve_strip, signature, static, aligned)
     options = FUSING | {"num_warps": 4, "maxnreg": None if config.consumers == 2 else 128}
     return triton.compile(source, target=TARGET, options=options)
@@ -194,7 +237,7 @@ def early(cubin: bytes, folder: Path) -> list[str]:
     "name",
     [
         each
-        if each in ("plain tf32", "softmax fp16", "a map")
+        if each in ("plain tf32", "softmax fp16", "a map", "channels last")
         else pytest.param(each, marks=pytest.mark.long)
         for each in TRIALS
     ],
@@ -202,35 +245,38 @@ def early(cubin: bytes, folder: Path) -> list[str]:
 def test_machine_code(name: str, tmp_path: Path) -> None:
     kind, trial = TRIALS[name]
     itemsize = 4 if kind == "fp32" else 2
-    geometry = geometry_of(trial, itemsize)
-    after = after_of(trial, geometry)
-    config = choose(geometry, itemsize, after, itemsize)
-    assert config is not None
+    each = chosen(trial, itemsize)
+    geometry, config = each.geometry, each.config
     assert config.axis == trial.axis
-    kernel = build(kind, geometry, config, after)
+    kernel = build(kind, each)
     ptx, ttgir = kernel.asm["ptx"], kernel.asm["ttgir"]
     steps = config.depth * itemsize // 32
     rows = config.channels if config.axis == 0 else config.positions
-    biased = config.bias(geometry, after.after) >= 0
+    biased = config.bias(geometry.channels <= config.channels, each.after.after) >= 0
     assert biased == (itemsize == 2 and trial.ops[:1] == ("add",))
     products = len(geometry.taps) * steps + biased * geometry.joined
     assert ptx.count("wgmma.mma_async") == config.consumers * products * (rows // 64)
     assert "cp.async.bulk.tensor.2d.shared" in ptx
     # Operands go from shared memory to the tensor cores, never through registers.
     assert "ttg.local_load" not in ttgir
-    assert kernel.metadata.shared <= config.room(geometry, after, itemsize) <= SHARED
+    assert kernel.metadata.shared <= each.room <= SHARED
     assert spilled(ptx, tmp_path) <= 64
     assert early(kernel.asm["cubin"], tmp_path) == []
+    if config.store != "tile":
+        stores = re.findall(r"st\.global\.(?:v(\d)\.)?b(\d+)", ptx)
+        assert 8 * itemsize * config.vector in {int(many or 1) * int(bits) for many, bits in stores}
 
 
 @pytest.mark.long
 @strips
 def test_rows_are_stored_from_few_addresses() -> None:
-    """A row of 129: no vectors, but channels lie at known distances from one address."""
-    geometry = geometry_of(SOFT, 4)
-    after = after_of(SOFT, geometry)
-    ptx = build("fp32", geometry, configs(geometry, 4, after, 4)[0], after).asm["ptx"]
-    assert re.search(rf"add.s64\s+%rd\d+, %rd\d+, {4 * 4 * 129 * 129};", ptx)
+    """A row of 129: no vectors, but channels lie at one distance: an addition each."""
+    each = chosen(SOFT, 4)
+    first = configs(each.geometry, 4, each.after, each.results)[0]
+    ptx = build("fp32", replace(each, config=first)).asm["ptx"]
+    stores = len(re.findall(r"st\.global\.b32", ptx))
+    added = Counter(re.findall(r"add\.s64\s+%rd\d+, %rd\d+, (%rd\d+);", ptx))
+    assert sum(count for _, count in added.most_common(2)) >= 0.9 * stores > 200
 
 
 @pytest.mark.long
@@ -238,15 +284,10 @@ def test_rows_are_stored_from_few_addresses() -> None:
 @pytest.mark.parametrize(("kind", "additions"), [("fp16", 0), ("fp32", 128 * 2)])
 def test_sums_start_from_the_bias(kind: str, additions: int, tmp_path: Path) -> None:
     """In 16 bits a bias takes no additions; otherwise one for each of a thread's 128 results."""
-    itemsize = 4 if kind == "fp32" else 2
     counts = []
     for ops in (SOFTMAX, SOFTMAX[1:]):
-        trial = replace(SOFT, ops=ops)
-        geometry = geometry_of(trial, itemsize)
-        after = after_of(trial, geometry)
-        config = choose(geometry, itemsize, after, itemsize)
-        assert config is not None
-        code = machine_code(build(kind, geometry, config, after).asm["cubin"], tmp_path)
+        each = chosen(replace(SOFT, ops=ops), 4 if kind == "fp32" else 2)
+        code = machine_code(build(kind, each).asm["cubin"], tmp_path)
         counts.append(sum(" FADD" in line for line in code))
     assert counts[0] - counts[1] == additions
 
@@ -256,18 +297,18 @@ def test_sums_start_from_the_bias(kind: str, additions: int, tmp_path: Path) -> 
 def test_sums_are_waited_for(tmp_path: Path) -> None:
     """Where registers are short, the assembler may round sums before they are there."""
     axes = (Axis(5, 3, 1, 1), Axis(7, 2), Axis(9, 5, 1, 2))
-    trial = Trial(1, 96, 17, axes, cross=False)
-    geometry = geometry_of(trial, 2)
-    after = replace(after_of(trial, geometry), linear=False)
-    config = choose(geometry, 2, after, 2)
-    assert config is not None
-    kernel = build("fp16", geometry, replace(config, store="tile", w_stages=8), after)
+    each = chosen(Trial(1, 96, 17, axes, cross=False), 2)
+    assert not each.geometry.linear(each.results.strides)
+    kernel = build("fp16", replace(each, config=replace(each.config, store="tile", w_stages=8)))
     assert early(kernel.asm["cubin"], tmp_path) == []
 
 
 def test_window(tmp_path: Path) -> None:
     """Two members of a window at once: three accumulators, none of them spilled."""
-    from transfuse.backends.triton.engines.hopper_window.window_kernel import convolve_window
+    from transfuse.backends.triton.engines.hopper_window.window_kernel import (
+        AT_RUN_TIME,
+        convolve_window,
+    )
     from transfuse.backends.triton.engines.hopper_window.window_layout import (
         choose as choose_window,
     )
@@ -276,18 +317,20 @@ def test_window(tmp_path: Path) -> None:
     chosen = choose_window(tap_table, 16, 64, 32, 32, 4, "max", 132)
     assert chosen is not None
     geometry, rings = chosen
-    after = replace(after_of(SOFT, geometry_of(SOFT, 4)), after=OpTable())
+    after = replace(after_of(SOFT), after=OpTable(), inner=CHANNELS)
     layouts = [NVMMASharedLayout(rings.swizzle, 32, rank) for rank in (5, 2)]
     box = ", ".join(map(str, (*geometry.box, rings.depth)))
-    signature = {
+    known = {
         "x": f"tensordesc<fp32[{box}],{layouts[0]!r}>",
         "w": f"tensordesc<fp32[{geometry.padded}, {rings.depth}],{layouts[1]!r}>",
-        "out": "*fp32", "more": "i32", "batch": "i32", "programs": "i32",
-        "tensors": ("*fp32",), "numbers": ("fp32",),
-        "G": "constexpr", "C": "constexpr", "A": "constexpr",
-    }  # fmt: skip
+        "out": "*fp32", "tensors": ("*fp32",), "numbers": ("fp32",),
+        "entries": ("i32",) * 3 * sum(geometry.members[:2]), "tops": ("i32",) * len(geometry.tops),
+        "P": "constexpr", "C": "constexpr", "A": "constexpr",
+    } | dict.fromkeys(AT_RUN_TIME, "i32")  # fmt: skip
     names = convolve_window.arg_names
-    static = {(names.index(n),): v for n, v in (("G", geometry), ("C", rings), ("A", after))}
+    signature = {name: known[name] for name in names}
+    static = (("P", geometry.pattern), ("C", rings), ("A", after))
+    static = {(names.index(name),): value for name, value in static}
     source = GluonASTSource(convolve_window, signature, static, {})
     kernel = triton.compile(source, target=TARGET, options=FUSING | {"num_warps": 4})
     ptx = kernel.asm["ptx"]

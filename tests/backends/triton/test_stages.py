@@ -249,9 +249,12 @@ def test_whole_stages(
 @pytest.mark.parametrize(
     ("machine", "kernels"),
     [
-        ("store", "pack convolve convolve merge finish merge finish"),
-        ("resident", "pack convolve convolve merge finish"),
-        ("recompute", "pack convolve convolve merge convolve convolve merge convolve convolve"),
+        ("store", "pack convolve convolve_carefully merge finish merge finish"),
+        ("resident", "pack convolve convolve_carefully merge finish"),
+        (
+            "recompute",
+            "pack convolve convolve_carefully merge convolve convolve_carefully merge convolve convolve_carefully",
+        ),
     ],
 )
 def test_plans_differ_in_their_launches(machine: str, kernels: str, interpreter: Any) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
+    Results,
     StripGeometry,
     StripTiling,
     configs,
@@ -16,6 +17,7 @@ from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
 )
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.epilogue.records import Epilogue
+from transfuse.backends.triton.strides import WIDTH
 from transfuse.backends.triton.tap_table import TapTable
 from transfuse.geometry import Axis
 
@@ -32,9 +34,7 @@ CASES = {
 }
 CHANNELS, OUTPUTS = 3, 2
 NONE = OpTable()
-AFTER = Epilogue(
-    NONE, NONE, 0, "", "", 1, False, True, True, False, (64 * 514 * 518, 514 * 518, 0, 518, 1), 0
-)
+AFTER = Epilogue(NONE, NONE, 0, "", "", summed=False, stored=True, inner=WIDTH, unit=4, wide=False)
 
 
 def table_of(axes: tuple[Axis, ...]) -> TapTable:
@@ -65,7 +65,7 @@ def convolve(x: np.ndarray, w: np.ndarray, tap_table: TapTable, geometry: StripG
     out = np.full((geometry.batch, OUTPUTS, *geometry.results), np.nan)
     _, high, wide = geometry.extent
     for block in range(geometry.tiles(tile)):
-        per = geometry.rows(tile).tiles_of_sample
+        per = geometry.tiles_of_sample(tile)
         g0 = block * tile
         if not geometry.cross:
             g0 = block // per * geometry.sample + block % per * tile
@@ -127,7 +127,8 @@ def test_layouts_fit() -> None:
     tap_table = table_of((Axis(512, 3), Axis(512, 7)))
     geometry = StripGeometry.of(tap_table, 8, 64, 64, False)
     for itemsize in (2, 4):
-        found = configs(geometry, itemsize, AFTER, itemsize)
+        results = Results((64 * 514 * 518, 514 * 518, 0, 518, 1), itemsize)
+        found = configs(geometry, itemsize, AFTER, results)
         assert found[0].positions == 256
         assert all(isinstance(each, StripTiling) and each.shared <= 227 * 1024 for each in found)
         assert all(each.accumulators(geometry) <= 128 for each in found)
@@ -137,15 +138,15 @@ def test_many_channels() -> None:
     """Blocks of 128 for each class, unless all channels must meet in one tile."""
     tap_table = table_of((Axis(8, 3, 3), Axis(20, 4, 2, 1)))
     geometry = StripGeometry.of(tap_table, 2, 300, 16, True)
-    after = replace(AFTER, strides=(300 * 1000, 1000, 0, 40, 1), linear=False)
-    config = configs(geometry, 2, after, 2)[0]
+    results = Results((300 * 1000, 1000, 0, 40, 1), 2)
+    config = configs(geometry, 2, AFTER, results)[0]
     assert config.channels == 128
     assert config.tiles_of_block(geometry) == 3 * 3
     softmax = replace(
-        after,
+        AFTER,
         after=OpTable(("softmax",), at=(0,), number=(0,), size=(1,), count=(1,), factor=(-1,)),
     )
-    assert configs(geometry, 2, softmax, 2) == ()
+    assert configs(geometry, 2, softmax, results) == ()
 
 
 def test_blocks_of_channels() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -11,12 +12,13 @@ from torch import Tensor
 
 from transfuse.backends.triton.engines.workload import Workload, workload_of
 from transfuse.backends.triton.epilogue.op_table import OpArguments
-from transfuse.backends.triton.epilogue.records import Epilogue
+from transfuse.backends.triton.epilogue.records import Destination, Epilogue, Gathered
 from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.launch import UNREAD, All, Launch
 from transfuse.backends.triton.lower import Lowered, Segment
-from transfuse.backends.triton.packing.packed_layout import PackedInput, PackedWeights
-from transfuse.backends.triton.strides import Five, Three, linear, three, wide
+from transfuse.backends.triton.packing.packed_layout import Copies
+from transfuse.backends.triton.strides import Five, Order, Three, inner, three, wide
+from transfuse.backends.triton.told import all_told, told
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem, Shape
 from transfuse.stages.actions import Pool
@@ -87,7 +89,7 @@ class Draft:
         self.bytes = 0
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
-        self.packed: dict[tuple[PackedInput, PackedWeights], PackedCopies] = {}
+        self.packed: dict[Copies, PackedCopies] = {}
         self.acc, self.written = ACC[core.dtype], written or ELEMENTS[core.dtype].dtype
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
 
@@ -146,7 +148,7 @@ class Draft:
         return Place(self.memory(parts * shape.numel), strides, parts, shape.numel)
 
     def constant(self, values: tuple[int, ...]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=self.device)
+        return _constant(values, self.device)
 
     def tensors(self, arguments: OpArguments) -> All:
         numbers = [
@@ -169,27 +171,59 @@ class Draft:
         """The kind of a statistic, if there is one."""
         return "" if statistic is None else self.lowered.statistics[statistic].kind
 
-    def epilogue(
-        self, each: Segment, out: Place, arguments: OpArguments, ordered: bool
-    ) -> Epilogue:
-        """What follows the sums of a segment. ``ordered``: rows follow each other as results do."""
-        before, after = arguments.table(each.before), arguments.table(each.after)
+    def stored_unit(self, out: Place) -> int:
+        """Results of 16 bytes."""
+        return 16 // (self.written if out.number == OUT else self.wide).itemsize
+
+    def unit(self, order: Order, channels: int, strides: Five) -> int:
+        """How many neighbours of an operand are one aligned piece of it: those of 16 bytes, or 1.
+
+        It is as wide as the input, or less: then these are fewer bytes.
+        """
+        unit = 16 // self.item
+        return unit if order.even(channels, strides, unit) else 1
+
+    def destination(self, out: Place, order: Order, channels: int) -> Destination:
+        """Where the results of a segment go, as a kernel is told it.
+
+        Its blocks of channels start at multiples of 16 from those of ``channels``.
+        """
+        unit = self.stored_unit(out)
+        even = order.even(channels, out.strides, unit) and out.part % unit == 0
+        return Destination(all_told(out.strides), told(out.part), told(int(even)))
+
+    def counted(self, each: Segment) -> int:
+        """The channels that a segment gathers a statistic of."""
         at = gathered(each)
+        return 1 if at is None else self.lowered.statistics[at].channels
+
+    def gathered(self, each: Segment, partials: Partials) -> Gathered:
+        """Where the partials of a segment go, as a kernel is told it."""
+        counted = self.counted(each)
+        return Gathered(told(partials.plane), told(partials.tiles), told(counted))
+
+    def epilogue(self, each: Segment, out: Place, arguments: OpArguments) -> Epilogue:
+        """What follows the sums of a segment."""
+        before, after = arguments.table(each.before), arguments.table(each.after)
         return Epilogue(
             before=before,
             after=after,
             sign=arguments.sign(each.window),
             early=self.kind(each.early),
             late=self.kind(each.late),
-            counted=1 if at is None else self.lowered.statistics[at].channels,
             summed=each.summed,
             stored=each.stores,
-            linear=ordered and linear(three(each.result.spatial, 1), out.strides),
+            inner=inner(out.strides),
+            unit=self.stored_unit(out),
             wide=wide(each.result, out.strides),
-            strides=out.strides,
-            part=out.part,
             only_gathers=each.only_gathers,
         )
+
+
+@lru_cache(maxsize=1024)
+def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """On its device: kept, since it is the same for all sizes, and a copy there is waited for."""
+    return torch.tensor(values, dtype=torch.int32, device=device)
 
 
 def gathered(each: Segment) -> int | None:
@@ -212,3 +246,8 @@ def kind_of(window: Pool | None) -> str:
 def numbers(arguments: OpArguments) -> tuple[float, ...]:
     """The numbers of tile ops; one that is not looked at where there are none."""
     return tuple(arguments.numbers) or (0.0,)
+
+
+def spread_strides(arguments: OpArguments) -> tuple[tuple[int, ...], ...]:
+    """The strides of operands with more than a value per channel; some where there are none."""
+    return tuple(arguments.strides) or (all_told((0,) * 5),)

@@ -1,6 +1,8 @@
 """Numbers by axis: sizes of depth, height and width, and the strides of a tensor."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
 
 from transfuse.problem import Shape
 
@@ -12,6 +14,9 @@ Box = tuple[int, int, int, int]
 
 Five = tuple[int, int, int, int, int]
 """Strides of samples, channels, depth, height and width."""
+
+CHANNELS, WIDTH = 1, 4
+"""Axes that elements may lie side by side along."""
 
 
 def three(values: Sequence[int], missing: int) -> Three:
@@ -40,3 +45,34 @@ def wide(shape: Shape, strides: Five) -> bool:
     """Whether offsets within a tile may pass 32 bits."""
     sizes = (shape.n, 1, *three(shape.spatial, 1))
     return sum((n - 1) * abs(s) for n, s in zip(sizes, strides, strict=True)) >= 2**31
+
+
+def inner(strides: Five) -> int:
+    """The axis along which neighbours lie side by side: width, channels, or none (-1)."""
+    for axis in (WIDTH, CHANNELS):
+        if strides[axis] == 1:
+            return axis
+    return -1
+
+
+@dataclass(frozen=True)
+class Order:
+    """How the positions of a tile follow each other, among results of ``sizes``.
+
+    ``run``: every so many of them from the first on lie in one line; ``ordered``: all of a sample
+    follow each other as results do, line after line.
+    """
+
+    sizes: Three
+    run: int
+    ordered: bool
+
+    def even(self, channels: int, strides: Five, unit: int) -> bool:
+        """Whether every ``unit`` neighbours are one aligned piece of a tensor, or are not there."""
+        axis = inner(strides)
+        if axis == CHANNELS:
+            return not any(size % unit for size in (channels, strides[0], *strides[2:]))
+        lines = (strides[2], strides[3], self.run, self.sizes[2])
+        if self.ordered and linear(self.sizes, strides):
+            lines = (prod(self.sizes),) * 4
+        return axis == WIDTH and not any(size % unit for size in (*strides[:2], *lines))

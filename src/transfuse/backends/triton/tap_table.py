@@ -12,6 +12,7 @@ by their *residue* modulo ``a``: those of one residue lie side by side, and a ta
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd, prod
 
 from transfuse.backends.triton.strides import Three
@@ -47,7 +48,7 @@ class AxisTaps:
         """Inputs of one residue."""
         return -(-self.inputs // self.residues)
 
-    @property
+    @cached_property
     def pitch(self) -> int:
         """Rows from one line of a flat copy to the next: zeros after a line serve the one after."""
         reach = max(
@@ -67,7 +68,7 @@ class AxisTaps:
         """(anchor, member, tap) triples over all classes, those past the borders included."""
         return self.anchors * sum(count for _, count, _ in self.entries)
 
-    @property
+    @cached_property
     def found(self) -> int:
         """Those of them that find an input."""
         total = 0

@@ -42,30 +42,31 @@ def logistic(x):
 
 @triton.jit
 def value(
-    x, channels, valid, at, tensors, S: tl.constexpr, STEP: tl.constexpr, WHICH: tl.constexpr,
+    x, channels, valid, at, operands, S: tl.constexpr, STEP: tl.constexpr, WHICH: tl.constexpr,
     AXIS: tl.constexpr,
 ):  # fmt: skip
     """Tensor ``WHICH`` of step ``STEP``, to meet a tile."""
-    PLACE: tl.constexpr = S.places[STEP][WHICH] if len(S.places[STEP]) > 0 else None
-    if PLACE is None:
+    SPREAD: tl.constexpr = S.places[STEP][WHICH] if len(S.places[STEP]) > 0 else None
+    tensors, _, strides = operands
+    if SPREAD is None:
         channel, live = channels
         return operand(tensors, S.at[STEP] + WHICH, channel, live, x, AXIS)
     else:
-        return placed(tensors[S.at[STEP] + WHICH], channels, valid, at, x, PLACE, AXIS)
+        own = strides[SPREAD.at]
+        return placed(tensors[S.at[STEP] + WHICH], channels, valid, at, x, own, SPREAD, AXIS)
 
 
 @triton.jit
 def mapped(
-    x, channels, valid, at, tensors, numbers, S: tl.constexpr, STEP: tl.constexpr,
-    AXIS: tl.constexpr,
-):  # fmt: skip
+    x, channels, valid, at, operands, S: tl.constexpr, STEP: tl.constexpr, AXIS: tl.constexpr
+):
     """A tile after step ``STEP`` of ``S``, a map. One that uses no x gives the same for all."""
     E: tl.constexpr = S.expr[STEP]
     COUNT: tl.constexpr = S.tensors[STEP]
     values = ()
     for i in tl.static_range(COUNT):
-        values = values + (value(x, channels, valid, at, tensors, S, STEP, i, AXIS),)
-    y = evaluate(E, x, values, numbers, S.number[STEP])
+        values = values + (value(x, channels, valid, at, operands, S, STEP, i, AXIS),)
+    y = evaluate(E, x, values, operands.numbers, S.number[STEP])
     return tl.broadcast_to(y, x.shape)
 
 

@@ -1,14 +1,16 @@
 """Tile ops as a kernel takes them: a table of names and numbers, and the launch's arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from transfuse.backends.triton.lower import Part, TileOp
-from transfuse.backends.triton.strides import Five
+from transfuse.backends.triton.strides import Five, inner
+from transfuse.backends.triton.told import all_told
 from transfuse.stages.actions import Pool
 
 SOURCES = blake2b(
@@ -16,6 +18,15 @@ SOURCES = blake2b(
     digest_size=8,
 ).hexdigest()
 """Stands for the code that describes kernels: Triton knows a kernel by its own code only."""
+
+
+class Spread(NamedTuple):
+    """How a tensor lies that has more than a value per channel: which of the launch's strides are
+    its own, the axis along which elements lie side by side, and how many of them at a time."""
+
+    at: int
+    inner: int
+    unit: int
 
 
 @dataclass(frozen=True)
@@ -30,8 +41,8 @@ class OpTable:
     factor: tuple[int, ...] = ()  # where it stands; -1: none
     expr: tuple[Part | None, ...] = ()  # of maps
     tensors: tuple[int, ...] = ()  # how many
-    places: tuple[tuple[Five | None, ...], ...] = ()
-    """Of maps: the strides of each tensor that has more than a value per channel."""
+    places: tuple[tuple[Spread | None, ...], ...] = ()
+    """Of maps: each tensor that has more than a value per channel."""
     sources: str = SOURCES
 
     def rest(self, first: int) -> "OpTable":
@@ -44,11 +55,18 @@ class OpTable:
 class OpArguments:
     """Tensors and numbers of one launch, each op told where its own begin."""
 
-    def __init__(self, strides: Mapping[str, Five] | None = None) -> None:
-        """``strides`` has those of tensors with more than a value per channel, by name."""
-        self.strides = strides or {}
+    def __init__(
+        self,
+        strides: Mapping[str, Five] | None = None,
+        unit: Callable[[Five], int] = lambda strides: 1,
+    ) -> None:
+        """``strides`` has those of tensors with more than a value per channel, by name; ``unit``
+        says how many neighbours of such a tensor are one aligned piece of it.
+        """
+        self.spread, self.unit = strides or {}, unit
         self.tensors: list[str | tuple[int, int]] = []
         self.numbers: list[float] = []
+        self.strides: list[tuple[int, ...]] = []
 
     def table(self, ops: tuple[TileOp, ...]) -> OpTable:
         at, firsts, factors = [], [], []
@@ -72,8 +90,12 @@ class OpArguments:
             tuple(tuple(map(self._place, op.tensors, op.spread)) for op in ops),
         )
 
-    def _place(self, tensor: str | tuple[int, int], spread: bool) -> Five | None:
-        return self.strides[tensor] if spread and isinstance(tensor, str) else None
+    def _place(self, tensor: str | tuple[int, int], spread: bool) -> Spread | None:
+        if not spread or not isinstance(tensor, str):
+            return None
+        strides = self.spread[tensor]
+        self.strides.append(all_told(strides))
+        return Spread(len(self.strides) - 1, inner(strides), self.unit(strides))
 
     def sign(self, window: Pool | None) -> int:
         """Where the operand stands by whose sign a window takes its extremum."""

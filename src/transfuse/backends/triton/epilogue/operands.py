@@ -4,6 +4,8 @@
 import triton
 import triton.language as tl
 
+from transfuse.backends.triton.epilogue.places_kernel import channel_offsets, offsets
+
 
 @triton.jit
 def number(numbers, at, like):
@@ -40,14 +42,17 @@ def operand(tensors, at, channel, live, like, AXIS: tl.constexpr):
 
 
 @triton.jit
-def placed(tensor, channels, valid, at, like, STRIDES: tl.constexpr, AXIS: tl.constexpr):
+def placed(tensor, channels, valid, at, like, strides, SPREAD: tl.constexpr, AXIS: tl.constexpr):
     """A tensor with more than a value per channel, at the positions of a tile."""
     channel, live = channels
-    place = at.n.to(tl.int64) * STRIDES[0] + at.d.to(tl.int64) * STRIDES[2]
-    place += at.h.to(tl.int64) * STRIDES[3] + at.w.to(tl.int64) * STRIDES[4]
-    to = tensor + tl.expand_dims(place, AXIS)
+    INNER: tl.constexpr = SPREAD.inner
+    UNIT: tl.constexpr = SPREAD.unit
+    to = tensor + tl.expand_dims(offsets(at, strides, INNER, True, UNIT), AXIS)
     here = tl.expand_dims(valid, AXIS)
-    if STRIDES[1] != 0 and like.shape[AXIS] > 1:
-        to += spread(channel.to(tl.int64) * STRIDES[1], AXIS)
+    if like.shape[AXIS] > 1:
+        to += spread(channel_offsets(channel, 0, strides, INNER, UNIT), AXIS)
         here = here & spread(live, AXIS)
+    if UNIT > 1:
+        ALONG: tl.constexpr = AXIS if INNER == 1 else 1 - AXIS
+        here = tl.max_constancy(here, [UNIT, 1] if ALONG == 0 else [1, UNIT])
     return tl.load(to, mask=here, other=0.0).to(like.dtype)

@@ -1,19 +1,22 @@
-"""What kernels know of the epilogue: plain integers and names when they are compiled, and the
-records that their functions hand on (named tuples: Triton and its interpreter both take them)."""
+"""What kernels know of the epilogue: names and small numbers when they are compiled, and records of
+what they are told when they run (named tuples: Triton and its interpreter both take them).
+
+Integers in records are as ``told.told`` tells them, unless a kernel has made them plain.
+"""
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any, NamedTuple
 
 from transfuse.backends.triton.epilogue.op_table import OpTable
-from transfuse.backends.triton.strides import Five, Three
 
 
 class Operands(NamedTuple):
-    """The tensors and the numbers of a launch, as its op tables point at them."""
+    """The tensors and the numbers of a launch, as its op tables point at them, and the strides of
+    tensors that have more than a value per channel."""
 
     tensors: Any
     numbers: Any
+    strides: Any = None
 
 
 class Channels(NamedTuple):
@@ -32,22 +35,38 @@ class Coordinates(NamedTuple):
     w: Any
 
 
+class Destination(NamedTuple):
+    """Where results go: the strides of the output, how far the results of one share of a window's
+    members lie from those of the next, and whether neighbours are stored together (1 or 0)."""
+
+    strides: Any
+    part: Any
+    even: Any
+
+
+class Gathered(NamedTuple):
+    """Where partials of a statistic go: from one of their three numbers to the next, how many tiles
+    share one, and how many channels there are partials of."""
+
+    plane: Any
+    tiles: Any
+    counted: Any
+
+
 @dataclass(frozen=True)
 class Epilogue:
-    """What follows the sums of a tile, and where results go."""
+    """What follows the sums of a tile, and how results lie, as far as code depends on it."""
 
     before: OpTable
     after: OpTable
     sign: int
     early: str  # the statistic gathered before the window, and
     late: str  # the one gathered last
-    counted: int  # channels a statistic is gathered for
     summed: bool
     stored: bool
-    linear: bool
+    inner: int  # the axis along which results lie side by side
+    unit: int  # those of 16 bytes
     wide: bool
-    strides: Five
-    part: int  # from the results of one share of the members to those of the next
     only_gathers: bool = False  # so that width classes need not meet
 
 
@@ -55,35 +74,34 @@ class Epilogue:
 class StoredEpilogue:
     """What the kernel ``finish`` knows when it is compiled."""
 
-    sizes: Three
-    channels: int
-    group: int
     block_c: int
     block_p: int
-    source_strides: Five
-    source_linear: bool
-    strides: Five
-    linear: bool
-    wide: bool
     ops: OpTable
     late: str
     over_batch: bool
-    counted: int
     summed: bool
     stored: bool
     window: str
     sign: int
-    parts: int
-    part: int
+    shared: bool  # several shares of the members of a window meet
+    source_inner: int
+    inner: int
+    unit: int  # results of 16 bytes
+    wide: bool
 
-    @property
-    def positions(self) -> int:
-        return prod(self.sizes)
 
-    @property
-    def tiles(self) -> int:
-        return -(-self.positions // self.block_p)
+class StoredSizes(NamedTuple):
+    """What ``finish`` is told when it runs. Divisors: the tiles of a sample's channels, the groups
+    of these, the positions of a plane and of a line."""
 
-    @property
-    def groups(self) -> int:
-        return -(-self.channels // self.group)
+    batch: Any
+    tiles: Any
+    groups: Any
+    plane: Any
+    line: Any
+    positions: Any
+    group: Any
+    channels: Any
+    source: Any
+    parts: Any
+    part: Any

@@ -2,59 +2,77 @@
 
 from math import prod
 
-from transfuse.backends.triton.draft import Draft, Place, kind_of, numbers
+from transfuse.backends.triton.draft import Draft, Place, kind_of, numbers, spread_strides
 from transfuse.backends.triton.epilogue import statistics_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
-from transfuse.backends.triton.epilogue.records import StoredEpilogue
+from transfuse.backends.triton.epilogue.records import StoredEpilogue, StoredSizes
 from transfuse.backends.triton.epilogue.stored_kernel import finish
 from transfuse.backends.triton.launch import At
-from transfuse.backends.triton.lower import Segment, power
-from transfuse.backends.triton.strides import linear, three, wide
+from transfuse.backends.triton.lower import MOST_ELEMENTS, Segment, power, stepped
+from transfuse.backends.triton.strides import Order, inner, three, wide
+from transfuse.backends.triton.told import all_told, divisor, told
 
 
 def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     """The rest of a segment, and the statistic that it gathers."""
     batch, channels = draft.core.batch, each.source.c
     sizes = three(each.source.spatial, 1)
+    positions = prod(sizes)
     resident = each.resident
     group = channels
     if not each.channel_stage:
         group = resident.size if resident is not None else min(channels, 16)
     block_c = max(2, power(group))  # tile ops take an axis of 1 for a sum over channels
-    block_p = power(prod(sizes))
     if resident is None:
-        block_p = min(block_p, max(16, 8192 // block_c))
-    arguments = OpArguments(draft.spread)
+        block_p = max(16, min(128, 8192 // block_c))
+    else:  # a tile holds every position
+        block_p = stepped(positions, MOST_ELEMENTS // block_c)
+    order = Order(sizes, 1, ordered=True)
+    arguments = OpArguments(draft.spread, lambda strides: draft.unit(order, group, strides))
     table = arguments.table(each.after)
     statistic = None if each.late is None else draft.lowered.statistics[each.late]
+    unit = draft.stored_unit(out)
+    to = draft.destination(out, order, group)
+    even = order.even(group, source.strides, unit) and source.part % unit == 0
+    if not even or (to.even != told(1) and each.stores):
+        to = to._replace(even=told(0))
     what = StoredEpilogue(
-        sizes=sizes,
-        channels=channels,
-        group=group,
         block_c=block_c,
         block_p=block_p,
-        source_strides=source.strides,
-        source_linear=linear(sizes, source.strides),
-        strides=out.strides,
-        linear=linear(sizes, out.strides),
-        wide=wide(each.source, source.strides) or wide(each.result, out.strides),
         ops=table,
         late=draft.kind(each.late),
         over_batch=statistic is not None and statistic.over_batch,
-        counted=1 if statistic is None else statistic.channels,
         summed=each.summed,
         stored=each.stores,
         window=kind_of(each.window),
         sign=arguments.sign(each.window) if source.parts > 1 else 0,
-        parts=source.parts,
-        part=source.part,
+        shared=source.parts > 1,
+        source_inner=inner(source.strides),
+        inner=inner(out.strides),
+        unit=unit,
+        wide=wide(each.source, source.strides) or wide(each.result, out.strides),
     )
-    gathered = draft.gather(each, batch * what.tiles, 1)
+    tiles, groups = -(-positions // block_p), -(-channels // group)
+    gathered = draft.gather(each, batch * tiles, 1)
+    told_sizes = StoredSizes(
+        batch=told(batch),
+        tiles=divisor(tiles),
+        groups=divisor(groups),
+        plane=divisor(sizes[1] * sizes[2]),
+        line=divisor(sizes[2]),
+        positions=told(positions),
+        group=told(group),
+        channels=told(channels),
+        source=all_told(source.strides),
+        parts=told(source.parts),
+        part=told(source.part),
+    )
     given = [
-        At(source.number), At(out.number), batch, draft.tensors(arguments), numbers(arguments),
-        At(gathered.partials), gathered.plane, what, draft.acc,
+        At(source.number), At(out.number), draft.tensors(arguments), numbers(arguments),
+        spread_strides(arguments), At(gathered.partials), told_sizes,
+        to, draft.gathered(each, gathered), what, draft.acc,
     ]  # fmt: skip
-    warps = min(32, max(1, block_c * block_p // 1024))
-    draft.add(finish, batch * what.groups * what.tiles, given, num_warps=warps)
+    warps = min(32, max(1, block_c * block_p // 512))
+    draft.add(finish, batch * groups * tiles, given, num_warps=warps)
     if each.late is not None:
         statistics_launch.add(draft, each.late, gathered, gathered)

@@ -44,7 +44,7 @@ def apply_ops(
     valid,
     n,
     operands,
-    POSITIONS: tl.constexpr,
+    positions,  # of a sample, where the tile holds all of them
     S: tl.constexpr,
     AXIS: tl.constexpr,
     WHOLE: tl.constexpr = False,  # the tile has no channels but real ones
@@ -55,7 +55,7 @@ def apply_ops(
     Statistics of a sample are read for sample ``n``, the same for the whole tile.
     """
     channel, live = channels
-    tensors, numbers = operands
+    tensors, numbers, _ = operands
     for i in tl.static_range(len(S.ops)):
         if S.ops[i] == "add":
             term = operand(tensors, S.at[i], channel, live, v, AXIS)
@@ -76,7 +76,7 @@ def apply_ops(
         elif S.ops[i] == "tanh":
             v = tanh(v)
         elif S.ops[i] == "map":
-            v = mapped(v, channels, valid, at, tensors, numbers, S, i, AXIS)
+            v = mapped(v, channels, valid, at, operands, S, i, AXIS)
         elif S.ops[i] == "softmax":
             if v.shape[AXIS] > 1 and not WHOLE:
                 v = tl.where(spread(live, AXIS), v, float("-inf"))
@@ -112,7 +112,7 @@ def apply_ops(
             here = tl.expand_dims(valid, AXIS)
             if v.shape[AXIS] > 1:
                 here = here & spread(live, AXIS)
-            size = POSITIONS * S.size[i]
+            size = positions * S.size[i]
             v = tl.where(here, v, 0.0)
             v = v - tl.sum(v) / size
             square = tl.sum(tl.where(here, v * v, 0.0)) / size

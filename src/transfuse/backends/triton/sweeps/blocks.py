@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from transfuse.backends.triton.told import told
 from transfuse.sweeps import View
 
 MOST = 2**30
@@ -208,15 +209,6 @@ def reach(view: View) -> int:
     """The number of the last element of a view."""
     steps = (max(n - 1, 0) * s for n, s in zip(view.sizes, view.strides, strict=True))
     return view.offset + sum(steps)
-
-
-def told(number: int) -> int:
-    """An integer as kernels are told it (``walk_kernel.plain``).
-
-    Triton compiles a kernel once more for an argument of 1, and for one that 16 divides; this is
-    never either.
-    """
-    return 2 * number + 3
 
 
 def widest(size: int, blocks: Sequence[int]) -> int:

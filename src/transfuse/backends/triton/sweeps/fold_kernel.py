@@ -16,7 +16,8 @@ import triton.language as tl
 from transfuse.backends.triton.epilogue.arithmetic import larger, quotient, reciprocal, smaller
 from transfuse.backends.triton.epilogue.expressions import evaluate
 from transfuse.backends.triton.epilogue.statistics_kernel import merge_moments
-from transfuse.backends.triton.sweeps.walk_kernel import plain, read, side, write
+from transfuse.backends.triton.sweeps.walk_kernel import read, side, write
+from transfuse.backends.triton.told_kernel import plain
 
 
 @triton.jit

@@ -15,11 +15,11 @@ from transfuse.backends.triton.sweeps.blocks import (
     axes,
     laid,
     merged,
-    told,
     widest,
 )
 from transfuse.backends.triton.sweeps.fold_kernel import fold, join
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
+from transfuse.backends.triton.told import told
 from transfuse.sweeps import Fold, View
 
 ELEMENTS = 2048

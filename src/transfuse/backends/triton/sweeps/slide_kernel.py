@@ -11,7 +11,8 @@ import triton.language as tl
 from transfuse.backends.triton.epilogue.arithmetic import larger, quotient
 from transfuse.backends.triton.epilogue.expressions import evaluate
 from transfuse.backends.triton.epilogue.operands import number
-from transfuse.backends.triton.sweeps.walk_kernel import plain, read, side, spot, write
+from transfuse.backends.triton.sweeps.walk_kernel import read, side, spot, write
+from transfuse.backends.triton.told_kernel import plain
 
 
 @triton.jit

@@ -18,11 +18,11 @@ from transfuse.backends.triton.sweeps.blocks import (
     Laid,
     laid,
     merged,
-    told,
     widest,
 )
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.backends.triton.sweeps.slide_kernel import slide
+from transfuse.backends.triton.told import told
 from transfuse.maths.expr import X, substituted
 from transfuse.sweeps import Fold, Slide, View
 

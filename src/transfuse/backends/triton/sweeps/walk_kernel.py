@@ -2,19 +2,14 @@
 """Where the elements of a block lie, for every kernel of a sweep.
 
 ``views`` are the pointers of all views, and their strides. ``B`` is a ``blocks.Block``. Sizes and
-strides are integers as ``blocks.told`` tells them.
+strides are integers as ``told.told`` tells them.
 """
 
 import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import narrow
-
-
-@triton.jit
-def plain(number):
-    """What ``blocks.told`` made of an integer."""
-    return (number - 3) >> 1
+from transfuse.backends.triton.told_kernel import plain
 
 
 @triton.jit

@@ -20,69 +20,86 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from transfuse.backends.triton.engines.hopper_records import Results, Ring, StripTile
-from transfuse.backends.triton.engines.hopper_strip.strip_store import finish_tile, rows_of
+from transfuse.backends.triton.engines.hopper_records import Results, Ring, StripSizes, StripTile
+from transfuse.backends.triton.engines.hopper_strip.strip_store import finish_tile, quotient
 from transfuse.backends.triton.epilogue.records import Operands
+from transfuse.backends.triton.told_kernel import plain
 from transfuse.backends.triton.versions import async_load, reinterpret
 
 
 @gluon.jit
-def pick(values: gl.constexpr, at):
-    """``values[at]`` for an index known only at run time."""
-    found = gl.to_tensor(values[0])
-    for i in gl.static_range(1, len(values)):
-        found = gl.where(at == i, values[i], found)
+def pick(told, at):
+    """Number ``at`` of those that a kernel was told, for an index known only at run time."""
+    found = plain(told[0])
+    for i in gl.static_range(1, len(told)):
+        found = gl.where(at == i, plain(told[i]), found)
     return found
 
 
-@gluon.constexpr_function
-def of_axis(geometry, axis, part):
-    """One of first, count, slot for all classes of an axis."""
-    return tuple(entry[part] for entry in geometry.entries[axis])
-
-
-@gluon.constexpr_function
-def tiles_of_block(geometry, config):
-    return config.tiles_of_block(geometry)
+@gluon.jit
+def entry(entries, FROM: gl.constexpr, COUNT: gl.constexpr, at):
+    """first, count, slot of one of ``COUNT`` classes (or members) of an axis, from ``FROM`` on."""
+    first = plain(entries[3 * FROM])
+    count = plain(entries[3 * FROM + 1])
+    slot = plain(entries[3 * FROM + 2])
+    for i in gl.static_range(FROM + 1, FROM + COUNT):
+        here = at == i - FROM
+        first = gl.where(here, plain(entries[3 * i]), first)
+        count = gl.where(here, plain(entries[3 * i + 1]), count)
+        slot = gl.where(here, plain(entries[3 * i + 2]), slot)
+    return first, count, slot
 
 
 @gluon.jit
-def entry(G: gl.constexpr, AXIS: gl.constexpr, of_class):
-    """first, count, slot of a class along an axis."""
-    FIRST: gl.constexpr = of_axis(G, AXIS, 0)
-    COUNT: gl.constexpr = of_axis(G, AXIS, 1)
-    SLOT: gl.constexpr = of_axis(G, AXIS, 2)
-    return pick(FIRST, of_class), pick(COUNT, of_class), pick(SLOT, of_class)
+def taps_of_depth(tile, sizes, P: gl.constexpr):
+    """first, count, slot of a tile's class of depth."""
+    return entry(sizes.entries, 0, P.classes[0], tile.cd)
 
 
 @gluon.jit
-def locate(tile, G: gl.constexpr, C: gl.constexpr):
+def taps_of_height(tile, sizes, P: gl.constexpr):
+    """first, count, slot of a tile's class of height."""
+    return entry(sizes.entries, P.classes[0], P.classes[1], tile.ch)
+
+
+@gluon.jit
+def blocks_of_input(sizes, C: gl.constexpr):
+    """Blocks of the channels that are summed over."""
+    return (sizes.kept + C.depth - 1) // C.depth
+
+
+@gluon.jit
+def locate(tile, sizes, P: gl.constexpr, C: gl.constexpr):
     """The block of anchors of a tile, its classes of depth and height, its first channel.
 
     Neighbours in time share their anchors, so the rows they read are still in the cache and the
     lines they both write meet there. Classes differ in work: a program meets all of them in turn,
     unless it holds the weights of one.
     """
-    OF_BLOCK: gl.constexpr = tiles_of_block(G, C)
-    BLOCKS: gl.constexpr = OF_BLOCK // (G.classes[0] * G.classes[1])
-    block = tile // OF_BLOCK
-    turn = 0
-    if OF_BLOCK > 1 and not C.hold:
-        turn = block // gl.maximum(gl.num_programs(0) // OF_BLOCK, 1)
-    rest = (tile + turn) % OF_BLOCK
-    of_class = rest // BLOCKS
-    first = rest % BLOCKS * C.channels
-    return StripTile(block, of_class // G.classes[1], of_class % G.classes[1], first)
+    CLASSES: gl.constexpr = P.classes[0] * P.classes[1]
+    if P.alone:
+        columns = 1
+    else:
+        columns = (sizes.channels + C.channels - 1) // C.channels
+    of_block = CLASSES * columns
+    block = tile // of_block
+    rest = tile % of_block
+    if not C.hold:
+        turn = block // gl.maximum(gl.num_programs(0) // of_block, 1)
+        rest = (tile + turn) % of_block
+    of_class = rest // columns
+    first = rest % columns * C.channels
+    return StripTile(block, of_class // P.classes[1], of_class % P.classes[1], first)
 
 
 @gluon.jit
-def first_row(block, G: gl.constexpr, C: gl.constexpr):
+def first_row(block, sizes, P: gl.constexpr, C: gl.constexpr):
     """The row of a block's first anchor."""
-    if G.cross:
+    if P.cross:
         return block * C.tile
     else:
-        T: gl.constexpr = rows_of(G, C)
-        return block // T.tiles_of_sample * G.sample + block % T.tiles_of_sample * C.tile
+        n = quotient(2 * block, sizes.by_tiles)
+        return n * sizes.sample + (block - n * sizes.tiles_of_sample) * C.tile
 
 
 @gluon.jit
@@ -111,65 +128,67 @@ def feed_strip(x, halo, ring, step, row, k, C: gl.constexpr, SWIZZLED: gl.conste
 
 
 @gluon.jit
-def feed_strips(x, halo, ring, tiles, G: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr):
+def feed_strips(
+    x, halo, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr
+):
     """Rows of input for all width taps at once; what lies outside the copy reads as zero."""
-    BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
+    blocks = blocks_of_input(sizes, C)
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        block, cd, ch, _ = locate(tile, G, C)
-        start = first_row(block, G, C) + G.low
-        fd, nd, _ = entry(G, 0, cd)
-        fh, nh, _ = entry(G, 1, ch)
+        here = locate(tile, sizes, P, C)
+        start = first_row(here.block, sizes, P, C) + sizes.low
+        fd, nd, _ = taps_of_depth(here, sizes, P)
+        fh, nh, _ = taps_of_height(here, sizes, P)
         for tap in range(nd * nh):
-            line = (fd - tap // nh * G.step[0]) * G.extent[1] + fh - tap % nh * G.step[1]
-            row = start + line * G.extent[2]
-            for k in range(BLOCKS):
+            line = (fd - tap // nh * P.step[0]) * sizes.high + fh - tap % nh * P.step[1]
+            row = start + line * sizes.wide
+            for k in range(blocks):
                 feed_strip(x, halo, ring, step, row, k, C, SWIZZLED)
                 step += 1
 
 
 @gluon.jit
-def feed_taps(w, ring, step, first, line, k, G: gl.constexpr, C: gl.constexpr):
+def feed_taps(w, ring, step, first, line, k, kept, P: gl.constexpr, C: gl.constexpr):
     """Weights of all width taps for one strip, each once its slot is empty; the step after them."""
-    TAPS: gl.constexpr = len(G.taps)
+    TAPS: gl.constexpr = len(P.taps)
     for i in gl.static_range(TAPS):
         slot = step % C.w_stages
         mbarrier.wait(ring.empty.index(slot), ((step // C.w_stages) & 1) ^ 1)
         bar = ring.full.index(slot)
         mbarrier.expect(bar, C.channels * C.depth * C.itemsize)
-        column = (line + G.taps[i][2]) * G.kept + k * C.depth
+        column = (line + P.taps[i][2]) * kept + k * C.depth
         async_load(w, [first, column], bar, ring.slots.index(slot))
         step += 1
     return step
 
 
 @gluon.jit
-def feed_weights(w, ring, tiles, G: gl.constexpr, C: gl.constexpr):
+def feed_weights(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
     """Weights of one tap and one block of channels after the other, in the order of use.
 
     The last block may reach into the next slot: the strip is zero there.
     """
-    BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
+    blocks = blocks_of_input(sizes, C)
     if C.hold:  # those of the first tile serve all
         tiles = gl.minimum(tiles, gl.program_id(0) + 1)
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        _, cd, ch, first = locate(tile, G, C)
-        _, nd, sd = entry(G, 0, cd)
-        _, nh, sh = entry(G, 1, ch)
+        here = locate(tile, sizes, P, C)
+        _, nd, sd = taps_of_depth(here, sizes, P)
+        _, nh, sh = taps_of_height(here, sizes, P)
         for tap in range(nd * nh):
-            line = ((sd + tap // nh) * G.slots[1] + sh + tap % nh) * G.slots[2]
-            for k in range(BLOCKS):
-                step = feed_taps(w, ring, step, first, line, k, G, C)
+            line = ((sd + tap // nh) * P.slots[1] + sh + tap % nh) * P.slots[2]
+            for k in range(blocks):
+                step = feed_taps(w, ring, step, here.channel, line, k, sizes.kept, P, C)
 
 
 @gluon.constexpr_function
-def flying(tap, geometry, config):
+def flying(tap, pattern, config):
     """Products that may stay in flight after one tap: itself, so that those before let go.
 
     Weights that are held are asked for by nobody: a strip is let go of as a whole.
     """
-    return len(geometry.taps) if config.hold and tap > 0 else 1
+    return len(pattern.taps) if config.hold and tap > 0 else 1
 
 
 @gluon.jit
@@ -184,13 +203,13 @@ def multiply(rows, slot, acc, C: gl.constexpr):
 @gluon.jit
 def multiply_strip(
     sums, rings, strip, step, begun, s,
-    CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr,
+    CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr,
 ):  # fmt: skip
     """The sums after all width taps of one strip, the last still in flight; the step after them.
 
     ``s`` strips and the steps from ``begun`` on were this tile's before.
     """
-    TAPS: gl.constexpr = len(G.taps)
+    TAPS: gl.constexpr = len(P.taps)
     even, odd = sums
     strips, weights, _ = rings
     x_slot = strip % C.x_stages
@@ -202,15 +221,15 @@ def multiply_strip(
         else:
             w_slot = step % C.w_stages
             mbarrier.wait(weights.full.index(w_slot), (step // C.w_stages) & 1)
-        rows = view(strips.slots, first + G.taps[i][1], C.positions, C, SWIZZLED)
-        if G.taps[i][0] == 0:
+        rows = view(strips.slots, first + P.taps[i][1], C.positions, C, SWIZZLED)
+        if P.taps[i][0] == 0:
             even = multiply(rows, weights.slots.index(w_slot), even, C)
         else:
             odd = multiply(rows, weights.slots.index(w_slot), odd, C)
-        if G.joined == 2:
-            even, odd = warpgroup_mma_wait(flying(i, G, C), deps=[even, odd])
+        if P.joined == 2:
+            even, odd = warpgroup_mma_wait(flying(i, P, C), deps=[even, odd])
         else:
-            even = warpgroup_mma_wait(flying(i, G, C), deps=[even])
+            even = warpgroup_mma_wait(flying(i, P, C), deps=[even])
         if not C.hold:
             last = (step + C.w_stages - 1) % C.w_stages
             mbarrier.arrive(weights.empty.index(last), pred=step > begun)
@@ -223,14 +242,14 @@ def multiply_strip(
 
 @gluon.jit
 def consume(
-    rings, results, tiles, more, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr,
+    rings, results, tiles, more, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr,
     A: gl.constexpr, SWIZZLED: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
     """One consumer: its half of every tile, multiplied, finished and stored.
 
     ``rings``: of strips, of weights, and the product that sums start from, if there is one.
     """
-    BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
+    blocks = blocks_of_input(sizes, C)
     strips, weights, bias = rings
     if C.axis == 0:
         SHAPE: gl.constexpr = [C.channels, C.positions]
@@ -238,21 +257,21 @@ def consume(
         SHAPE: gl.constexpr = [C.positions, C.channels]
     strip = 0
     step = 0
-    BIASED: gl.constexpr = bias_of(G, C, A) >= 0
+    BIASED: gl.constexpr = bias_of(P, C, A) >= 0
     if C.hold and gl.program_id(0) < tiles:  # filled once: the barriers stay open
         HELD: gl.constexpr = C.w_stages
         for i in gl.static_range(HELD):
             mbarrier.wait(weights.full.index(i), 0)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        here = locate(tile, G, C)
-        _, nd, _ = entry(G, 0, here.cd)
-        _, nh, _ = entry(G, 1, here.ch)
+        here = locate(tile, sizes, P, C)
+        _, nd, _ = taps_of_depth(here, sizes, P)
+        _, nh, _ = taps_of_height(here, sizes, P)
         even = gl.zeros(SHAPE, gl.float32, ACC)
         odd = even
         if BIASED:
             ones, column = bias
             even = multiply(ones.index(0), column, even, C)
-            if G.joined == 2:
+            if P.joined == 2:
                 odd = multiply(ones.index(1), column, odd, C)
                 even, odd = warpgroup_mma_wait(2, deps=[even, odd])
             else:
@@ -263,12 +282,12 @@ def consume(
         # It must not know that there is one round only: ``more`` is an argument at run time.
         rounds = gl.to_tensor(1)
         while rounds > 0:
-            for s in range(nd * nh * BLOCKS):
+            for s in range(nd * nh * blocks):
                 even, odd, step = multiply_strip(
-                    (even, odd), rings, strip, step, begun, s, CONSUMER, G, C, SWIZZLED
+                    (even, odd), rings, strip, step, begun, s, CONSUMER, P, C, SWIZZLED
                 )
                 strip += 1
-            if G.joined == 2:
+            if P.joined == 2:
                 even, odd = warpgroup_mma_wait(0, deps=[even, odd])
             else:
                 even = warpgroup_mma_wait(0, deps=[even])
@@ -278,31 +297,31 @@ def consume(
             mbarrier.arrive(weights.empty.index(last), pred=step > begun)
         last = (strip + C.x_stages - 1) % C.x_stages
         mbarrier.arrive(strips.empty.index(last), pred=step > begun)
-        if G.joined == 2:
+        if P.joined == 2:
             v = interleave(even, odd, C)
         else:
             v = even
-        finish_tile(v, here, results, CONSUMER, G, C, A)
+        finish_tile(v, here, results, sizes, CONSUMER, P, C, A)
 
 
 @gluon.constexpr_function
-def bias_of(geometry, config, after):
+def bias_of(pattern, config, after):
     """Where the operand stands that sums start from; -1: they start from zero."""
-    return config.bias(geometry, after.after)
+    return config.bias(pattern.alone, after.after)
 
 
 @gluon.jit
-def bias_as_product(x, tensors, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr):
+def bias_as_product(x, tensors, channels, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr):
     """Rows for both width classes, and weights, whose product is the bias; of the type of ``x``.
 
     Sums that start from it cost no instruction for each element, not even to set them to zero.
     """
-    AT: gl.constexpr = bias_of(G, C, A)
+    AT: gl.constexpr = bias_of(P, C, A)
     FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
     NARROW: gl.constexpr = gl.NVMMASharedLayout(32, 16, 2)
     channel = gl.arange(0, C.channels, layout=gl.SliceLayout(1, FLAT))
     column = gl.arange(0, 16, layout=gl.SliceLayout(0, FLAT))
-    bias = gl.load(tensors[AT] + channel, mask=channel < G.channels, other=0.0)
+    bias = gl.load(tensors[AT] + channel, mask=channel < channels, other=0.0)
     bias = gl.where(gl.expand_dims(column == 0, 0), gl.expand_dims(bias, 1), 0.0)
     rows = gl.allocate_shared_memory(x.dtype, [2, C.positions, 16], NARROW)
     for i in gl.static_range(2):  # twice, or the compiler would make one product of the two
@@ -320,16 +339,40 @@ def interleave(even, odd, C: gl.constexpr):
         return gl.reshape(gl.permute(both, [0, 2, 1]), [2 * C.positions, C.channels])
 
 
-@gluon.jit(do_not_specialize=["more"])
+AT_RUN_TIME = [
+    "more", "tiles", "plane", "sharing", "counted",
+    "batch", "channels", "kept", "high", "wide", "sample", "tiles_of_sample", "low",
+    "line", "area", "space", "depth_results", "height_results", "width_results",
+    "by_line", "by_line_shift", "by_area", "by_area_shift", "by_space", "by_space_shift",
+    "by_sample", "by_sample_shift", "by_tiles", "by_tiles_shift",
+    "of_samples", "of_channels", "of_depth", "of_height", "of_width", "span",
+]  # fmt: skip
+"""Integers that no build is to depend on."""
+
+
+@gluon.jit(do_not_specialize=AT_RUN_TIME)
 def convolve_strip(
-    x, halo, w, out, more, batch, tiles, tensors, numbers, partials, plane, counted,
-    G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
+    x, halo, w, out, more, tiles, tensors, numbers, partials, plane, sharing, counted,
+    batch, channels, kept, high, wide, sample, tiles_of_sample, low,
+    line, area, space, depth_results, height_results, width_results,
+    by_line, by_line_shift, by_area, by_area_shift, by_space, by_space_shift,
+    by_sample, by_sample_shift, by_tiles, by_tiles_shift,
+    of_samples, of_channels, of_depth, of_height, of_width, span, entries,
+    P: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """``x``, ``halo``, ``w`` are tensor descriptors of the rows (two box sizes) and the weights.
 
     ``more`` is 0: see ``consume``. Weights that are not finite meet the zeros around the input
     here; where they are, the careful launch of ``convolve`` writes every result once more.
+    All other integers are those of ``strip_sizes.py``, in its order.
     """
+    sizes = StripSizes(
+        batch, channels, kept, high, wide, sample, tiles_of_sample, low,
+        line, area, space, (depth_results, height_results, width_results),
+        (by_line, by_line_shift), (by_area, by_area_shift), (by_space, by_space_shift),
+        (by_sample, by_sample_shift), (by_tiles, by_tiles_shift),
+        (of_samples, of_channels, of_depth, of_height, of_width), span, entries,
+    )  # fmt: skip
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(C.swizzle, C.itemsize * 8, 2)
     WIDE: gl.constexpr = C.positions if C.axis == 0 else C.channels
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 32 // C.itemsize])
@@ -350,20 +393,20 @@ def convolve_strip(
         mbarrier.init(w_full.index(i), count=1)
         mbarrier.init(w_empty.index(i), count=C.consumers)
     bias = ()
-    if bias_of(G, C, A) >= 0:
-        bias = bias_as_product(x, tensors, G, C, A)
+    if bias_of(P, C, A) >= 0:
+        bias = bias_as_product(x, tensors, channels, P, C, A)
     fence_async_shared()
     strips = Ring(strips, x_full, x_empty)
     weights = Ring(weights, w_full, w_empty)
     rings = (strips, weights, bias)
-    results = Results(out, batch, Operands(tensors, numbers), partials, plane, counted)
+    results = Results(out, Operands(tensors, numbers), partials, plane, sharing, counted)
     if C.consumers == 2:
         gl.warp_specialize(
             [
-                (consume, (rings, results, tiles, more, 0, G, C, A, SWIZZLED, ACC)),
-                (consume, (rings, results, tiles, more, 1, G, C, A, SWIZZLED, ACC)),
-                (feed_strips, (x, halo, strips, tiles, G, C, SWIZZLED)),
-                (feed_weights, (w, weights, tiles, G, C)),
+                (consume, (rings, results, tiles, more, sizes, 0, P, C, A, SWIZZLED, ACC)),
+                (consume, (rings, results, tiles, more, sizes, 1, P, C, A, SWIZZLED, ACC)),
+                (feed_strips, (x, halo, strips, tiles, sizes, P, C, SWIZZLED)),
+                (feed_weights, (w, weights, tiles, sizes, P, C)),
             ],
             [4, 1, 1],
             [C.registers, 24, 24],
@@ -371,9 +414,9 @@ def convolve_strip(
     else:
         gl.warp_specialize(
             [
-                (consume, (rings, results, tiles, more, 0, G, C, A, SWIZZLED, ACC)),
-                (feed_strips, (x, halo, strips, tiles, G, C, SWIZZLED)),
-                (feed_weights, (w, weights, tiles, G, C)),
+                (consume, (rings, results, tiles, more, sizes, 0, P, C, A, SWIZZLED, ACC)),
+                (feed_strips, (x, halo, strips, tiles, sizes, P, C, SWIZZLED)),
+                (feed_weights, (w, weights, tiles, sizes, P, C)),
             ],
             [1, 1],
             [24, 24],

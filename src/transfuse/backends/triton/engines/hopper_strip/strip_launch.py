@@ -7,16 +7,21 @@ from transfuse.backends.triton.draft import OUT, Draft, Partials, gathered, numb
 from transfuse.backends.triton.engines.contract import Task, Unsuited
 from transfuse.backends.triton.engines.hopper_strip import strip_layout
 from transfuse.backends.triton.engines.hopper_strip.strip_kernel import convolve_strip
-from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripGeometry, StripTiling
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
+    Results,
+    StripGeometry,
+    StripTiling,
+)
+from transfuse.backends.triton.engines.hopper_strip.strip_sizes import sizes
 from transfuse.backends.triton.engines.portable import convolve_launch, tiling
-from transfuse.backends.triton.engines.portable.tile import Tile
-from transfuse.backends.triton.engines.portable.tiling import Tiling
+from transfuse.backends.triton.engines.portable.tile import Tiled
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.epilogue import statistics_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.epilogue.records import Epilogue
-from transfuse.backends.triton.launch import NO_MORE, UNREAD, At, Boxes
+from transfuse.backends.triton.launch import NO_MORE, At, Boxes
 from transfuse.backends.triton.packing import packing_launch
+from transfuse.backends.triton.packing.packed_layout import Copies
 
 SHORT, LONG = 256, 1024
 """Products of a sum: few, so that what follows takes longer; many, so that programs take long."""
@@ -24,7 +29,7 @@ SHORT, LONG = 256, 1024
 
 @dataclass(frozen=True)
 class Strips:
-    """What the kernel knows when it is compiled."""
+    """A problem and its tiles, and what follows the sums."""
 
     geometry: StripGeometry
     tiling: StripTiling
@@ -72,18 +77,20 @@ class HopperStrip:
         stored: so a layout is chosen, and then chosen again.
         """
         draft, core, work = task.draft, task.draft.core, task.work
-        _, tile = rows(draft, work)
+        kept = rows(draft, work).copies.kept
         stored = (draft.written if task.out.number == OUT else draft.wide).itemsize
+        results = Results(task.out.strides, stored)
         geometry = StripGeometry.of(
-            work.tap_table, core.batch, core.out_channels, tile.kept, cross=False
+            work.tap_table, core.batch, core.out_channels, kept, cross=False
         )
-        epilogue = draft.epilogue(task.segment, task.out, OpArguments(), ordered=False)
-        first = strip_layout.choose(geometry, draft.item, epilogue, stored)
+        # What it knows of large offsets is not looked at here: those of a tile are never large.
+        epilogue = replace(draft.epilogue(task.segment, task.out, OpArguments()), wide=False)
+        first = strip_layout.choose(geometry, draft.item, epilogue, results)
         if first is None:
             raise Unsuited("no layout of its strips fits shared memory")
-        geometry = replace(geometry, cross=tiling.crosses(work, (1, 1, 1, first.tile)))
-        epilogue = draft.epilogue(task.segment, task.out, OpArguments(), geometry.ordered)
-        best = strip_layout.choose(geometry, draft.item, epilogue, stored) or first
+        cross = _crosses(task) or tiling.crosses(work, (1, 1, 1, first.tile))
+        geometry = replace(geometry, cross=cross)
+        best = strip_layout.choose(geometry, draft.item, epilogue, results) or first
         found = Strips(geometry, best, epilogue)
         # Few large tiles with long sums: smaller ones reach more multiprocessors.
         if _products(work) > LONG and 2 * found.tiles < draft.gpu.multiprocessors:
@@ -92,21 +99,16 @@ class HopperStrip:
                 "multiprocessors idle"
             )
         yield found
-        for other in strip_layout.configs(geometry, draft.item, epilogue, stored):
+        for other in strip_layout.configs(geometry, draft.item, epilogue, results):
             yield replace(found, tiling=other)
 
     def emit(self, task: Task, tiles: Strips) -> None:
         draft, segment, work = task.draft, task.segment, task.work
         fast = self.convolve(task, tiles)
         careful, wild = fast, None
-        portable, tile = rows(draft, work)
-        if leaves(work, tile):
-            if fast.partials != UNREAD:
-                careful = convolve_launch.gather(draft, segment, work, portable, tile)
-                wild = packing_launch.add(draft, work.tap_table, tile).wild
-            convolve_launch.add(
-                draft, segment, task.out, work, portable, tile, careful=True, partials=careful
-            )
+        tiled = rows(draft, work)
+        if leaves(work, tiled.copies):
+            careful, wild = convolve_launch.add_careful(draft, segment, task.out, tiled)
         statistic = gathered(segment)
         if statistic is not None:
             statistics_launch.add(draft, statistic, fast, careful, wild)
@@ -115,20 +117,21 @@ class HopperStrip:
         """The launch of the strips; where it leaves what it gathers."""
         draft, core, work = task.draft, task.draft.core, task.work
         geometry, strip = tiles.geometry, tiles.tiling
-        _, tile = rows(draft, work)
-        copy, packed, *_ = packing_launch.add(draft, work.tap_table, tile)
+        copies = rows(draft, work).copies
+        copy, packed, *_ = packing_launch.add(draft, work.tap_table, copies)
         partials = draft.gather(task.segment, tiles.blocks, strip.partials(geometry))
         arguments = OpArguments()
-        draft.epilogue(task.segment, task.out, arguments, geometry.ordered)  # tensors and numbers
-        sizes = core.batch * geometry.sample, tile.kept
-        weights = tile.rows, tile.slots * tile.kept
+        draft.epilogue(task.segment, task.out, arguments)  # tensors and numbers
+        rows_of_input = core.batch * geometry.sample, copies.kept
+        weights = copies.weight_sizes
         given = [
-            Boxes(copy, sizes, (strip.box, strip.depth), strip.layout),
-            Boxes(copy, sizes, (strip.halo or strip.box, strip.depth), strip.layout),
+            Boxes(copy, rows_of_input, (strip.box, strip.depth), strip.layout),
+            Boxes(copy, rows_of_input, (strip.halo or strip.box, strip.depth), strip.layout),
             Boxes(packed, weights, (strip.channels, strip.depth), strip.layout),
-            At(task.out.number), NO_MORE, core.batch, tiles.tiles, draft.tensors(arguments),
+            At(task.out.number), NO_MORE, tiles.tiles, draft.tensors(arguments),
             numbers(arguments), At(partials.partials), partials.plane, partials.tiles,
-            geometry, strip, tiles.epilogue,
+            draft.counted(task.segment), *sizes(geometry, strip, task.out.strides),
+            geometry.pattern(strip.channels, task.out.strides), strip, tiles.epilogue,
         ]  # fmt: skip
         programs = strip.programs(geometry, draft.gpu.multiprocessors)
         options = {"num_warps": 4} | ({"maxnreg": 128} if strip.consumers == 1 else {})
@@ -136,17 +139,27 @@ class HopperStrip:
         return partials
 
 
-def rows(draft: Draft, work: Workload) -> tuple[Tiling, Tile]:
-    """The portable tile that reads the same packed input as this engine."""
-    tiles = tiling.heuristic(work, draft.gpu.capability, "rows")
-    return tiles, Tile.of(work, tiles, "")
+def rows(draft: Draft, work: Workload) -> Tiled:
+    """Portable tiles that read the same copies as this engine."""
+    return Tiled.of(work, tiling.heuristic(work, draft.gpu.capability, "rows"), "")
 
 
-def leaves(work: Workload, tile: Tile) -> bool:
+def leaves(work: Workload, copies: Copies) -> bool:
     """Whether weights that are not finite may meet zeros here, so that a careful launch follows."""
     # A block of channels may read on into the next tap's weights, and multiply by zero.
-    reads_on = tile.slots > 1 and tile.kept % strip_layout.depth_of(tile.kept, work.item) > 0
+    depth = strip_layout.depth_of(copies.kept, work.item)
+    reads_on = copies.slots > 1 and copies.kept % depth > 0
     return work.tap_table.leaves or reads_on
+
+
+def _crosses(task: Task) -> bool:
+    """Whether tiles cross samples, whatever the sizes.
+
+    A statistic of the batch makes several segments of a chain, and sizes decide which of them there
+    are: tiles of one kind keep the builds few.
+    """
+    statistics = task.draft.lowered.statistics
+    return not task.work.per_sample and any(each.over_batch for each in statistics)
 
 
 def _products(work: Workload) -> float:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
-from transfuse.backends.triton.engines.portable.tile import Block
+from transfuse.backends.triton.engines.portable.tiling import used_rows
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.epilogue.records import Epilogue
-from transfuse.backends.triton.strides import Three
-from transfuse.backends.triton.tap_table import TapTable
+from transfuse.backends.triton.strides import CHANNELS, Five, Three, linear
+from transfuse.backends.triton.tap_table import ONE, TapTable
 
 SHARED = 227 * 1024
 """Bytes of shared memory one program may take."""
@@ -24,9 +24,39 @@ MOST_TAPS = 32
 
 
 @dataclass(frozen=True)
-class StripGeometry:
-    """What the kernel knows of a problem. An entry is (first, count, slot)."""
+class StripPattern:
+    """What the kernel knows of a problem when it is compiled: nothing that depends on sizes."""
 
+    rank: int
+    classes: Three
+    step: Three
+    slots: Three
+    taps: tuple[Three, ...]  # along the width: class, row of the strip, slot
+    cross: bool
+    thin: bool  # a line is one result
+    linear: bool  # rows follow each other as results do
+    whole: bool  # blocks divide the channels
+    alone: bool  # one block has all channels
+
+    @property
+    def joined(self) -> int:
+        """Width classes of one tile: all of them."""
+        return self.classes[2]
+
+
+@dataclass(frozen=True)
+class Results:
+    """How results lie, and the bytes of one."""
+
+    strides: Five
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class StripGeometry:
+    """A problem as the kernel meets it. An entry is (first, count, slot)."""
+
+    rank: int
     batch: int
     channels: int  # of the output
     kept: int  # of the input, padded: one slot of the packed weights
@@ -44,6 +74,7 @@ class StripGeometry:
         cls, tap_table: TapTable, batch: int, channels: int, kept: int, cross: bool
     ) -> "StripGeometry":
         return cls(
+            rank=3 if tap_table.depth != ONE else 2 if tap_table.height != ONE else 1,
             batch=batch,
             channels=channels,
             kept=kept,
@@ -57,16 +88,36 @@ class StripGeometry:
             cross=cross,
         )
 
+    def pattern(self, channels: int, strides: Five) -> StripPattern:
+        """What is compiled, for tiles of so many channels and results at these strides."""
+        return StripPattern(
+            rank=self.rank,
+            classes=self.classes,
+            step=self.step,
+            slots=self.slots,
+            taps=self.taps,
+            cross=self.cross,
+            thin=self.line == 1,
+            linear=self.linear(strides),
+            whole=self.channels % channels == 0,
+            alone=self.channels <= channels,
+        )
+
     @property
     def joined(self) -> int:
         """Width classes of one tile: all of them."""
         return self.classes[2]
 
     @property
-    def ordered(self) -> bool:
-        """Whether rows follow each other as results do."""
-        wide = self.extent[1], self.extent[2] * self.joined
-        return not self.cross and prod(self.classes) == self.joined and wide == self.results[1:]
+    def line(self) -> int:
+        """Results from one line of rows to the next."""
+        return self.extent[2] * self.joined
+
+    def linear(self, strides: Five) -> bool:
+        """Whether rows follow each other as results do, at one stride."""
+        wide = self.extent[1], self.line
+        ordered = not self.cross and prod(self.classes) == self.joined and wide == self.results[1:]
+        return ordered and linear(self.results, strides)
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -107,12 +158,11 @@ class StripGeometry:
         """Tiles of ``positions`` anchors for one (depth, height) class."""
         if self.cross:
             return -(-self.batch * self.sample // positions)
-        return self.batch * self.rows(positions).tiles_of_sample
+        return self.batch * self.tiles_of_sample(positions)
 
-    def rows(self, positions: int) -> Block:
-        """Tiles of ``positions`` anchors."""
-        box, order = (1, 1, 1, positions), tuple(range(self.joined))
-        return Block("rows", box, self.anchors, self.extent, self.cross, order)
+    def tiles_of_sample(self, positions: int) -> int:
+        """Those of one sample, where they do not cross into the next."""
+        return -(-used_rows(self.anchors, self.extent) // positions)
 
     def held(self, depth: int) -> int:
         """Blocks of weights of one (depth, height) class; 0 if classes differ in work."""
@@ -139,8 +189,8 @@ class StripTiling:
     x_stages: int
     w_stages: int
     halo: int  # rows of the box that completes a strip; 0: none
-    store: str = "rows"  # "tile": as the tile lies; "rows": a warp along a row
-    vector: int = 1  # elements of a row that one thread stores at once
+    store: str = "rows"  # a warp along a row, along "channels", or as the "tile" lies
+    vector: int = 1  # neighbours that one thread stores at once
     registers: int = 240
     hold: bool = False  # the weights of one (depth, height) class stay in shared memory
     consumers: int = 2  # warpgroups that multiply; with one, two programs share a multiprocessor
@@ -169,20 +219,22 @@ class StripTiling:
         row = self.depth * self.itemsize
         return row * (self.x_stages * self.strip + self.w_stages * self.channels)
 
-    def bias(self, geometry: StripGeometry, ops: OpTable) -> int:
+    def bias(self, alone: bool, ops: OpTable) -> int:
         """Where the operand stands that sums start from instead of zero; -1: there is none.
 
-        All tiles must share it. In 16 bits the result of a convolution is rounded coarsely anyway;
-        in tf32, sums that start from a large bias would lose bits of their products.
+        All tiles must share it (``alone``: one block has all channels). In 16 bits the result of a
+        convolution is rounded coarsely anyway; in tf32, sums that start from a large bias would
+        lose bits of their products.
         """
-        fits = self.itemsize == 2 and geometry.channels <= self.channels
+        fits = self.itemsize == 2 and alone
         return ops.at[0] if fits and ops.ops[:1] == ("add",) else -1
 
-    def room(self, geometry: StripGeometry, after: Epilogue, stored: int) -> int:
+    def room(self, geometry: StripGeometry, after: Epilogue, results: Results) -> int:
         """Bytes of shared memory in all, at most: rings, the bias and ones, changes of layout."""
         bias = 32 * (2 * self.positions + self.channels)
-        room = self.shared + scratch(self, stored) * self.consumers // 2
-        return room + (bias if self.bias(geometry, after.after) >= 0 else 0)
+        room = self.shared + scratch(self, results.itemsize) * self.consumers // 2
+        alone = geometry.channels <= self.channels
+        return room + (bias if self.bias(alone, after.after) >= 0 else 0)
 
     def tiles_of_block(self, geometry: StripGeometry) -> int:
         """Tiles for one block of anchors: by class of depth and height, and by channels."""
@@ -242,16 +294,16 @@ def halo_of(reach: int) -> int:
 
 def axis_of(after: Epilogue) -> int:
     """The axis of channels: last where they are summed up, so that a warp holds all of them."""
-    innermost = after.strides[1] == 1 and not after.late
+    innermost = after.inner == CHANNELS and not after.late
     return 1 if innermost or {"softmax", "sum"} & set(after.after.ops) else 0
 
 
 def configs(
-    geometry: StripGeometry, itemsize: int, after: Epilogue, stored: int
+    geometry: StripGeometry, itemsize: int, after: Epilogue, results: Results
 ) -> tuple[StripTiling, ...]:
     """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
 
-    ``itemsize`` of what is multiplied, ``stored`` of results.
+    ``itemsize`` of what is multiplied.
     """
     found: list[StripTiling] = []
     if geometry.channels > 128 and {"softmax", "sum"} & set(after.after.ops):
@@ -261,11 +313,11 @@ def configs(
         held = geometry.held(base.depth) if base.tiles_of_block(geometry) <= 16 else 0
         rings = [(x, held, True) for x in (4, 3) if held]
         rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 7, 6, 4, 3)]
-        best = store_of(geometry, base, after, stored)
-        for config in (best, replace(best, store="tile")):
+        best = store_of(geometry, base, after, results)
+        for config in (best, replace(best, store="tile", vector=1)):
             for x_stages, w_stages, hold in rings:
                 each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
-                if each.room(geometry, after, stored) <= SHARED and near(geometry, each, after):
+                if each.room(geometry, after, results) <= SHARED and near(geometry, each, results):
                     found.append(each)
     return tuple(dict.fromkeys(found))
 
@@ -281,13 +333,18 @@ def bases(geometry: StripGeometry, itemsize: int, axis: int) -> Iterator[StripTi
             yield base
 
 
-def near(geometry: StripGeometry, config: StripTiling, after: Epilogue) -> bool:
+def near(geometry: StripGeometry, config: StripTiling, results: Results) -> bool:
     """Whether rows, and offsets from the first result of a tile's first sample, fit 32 bits."""
     if geometry.batch * geometry.sample + config.tile >= 2**31:
         return False
+    return span(geometry, config, results.strides) <= 2**31
+
+
+def span(geometry: StripGeometry, config: StripTiling, strides: Five) -> int:
+    """Elements from the first result of a tile's first sample to the last it may store."""
     samples = config.tile // geometry.sample + 2
     sizes = (samples, geometry.channels, *geometry.results)
-    return sum((n - 1) * abs(s) for n, s in zip(sizes, after.strides, strict=True)) < 2**31
+    return 1 + sum((n - 1) * abs(s) for n, s in zip(sizes, strides, strict=True))
 
 
 def scratch(config: StripTiling, stored: int) -> int:
@@ -297,35 +354,51 @@ def scratch(config: StripTiling, stored: int) -> int:
         if config.vector == 4:
             return (65 if wide else 18) * 1024
         return 34 * 1024
+    if config.store == "channels":
+        return (34 if config.vector > 1 else 66) * 1024
     return 6 * 1024
 
 
 def store_of(
-    geometry: StripGeometry, config: StripTiling, after: Epilogue, stored: int
+    geometry: StripGeometry, config: StripTiling, after: Epilogue, results: Results
 ) -> StripTiling:
     """The way to store that suits results."""
-    if after.summed or not after.stored or after.strides[1] == 1:
+    if after.summed or not after.stored:
         return replace(config, store="tile")
-    return replace(config, store="rows", vector=vector_of(geometry, after, stored))
+    if after.inner == CHANNELS:
+        if after.late:  # channels first, and partials beside them: no registers are left
+            return replace(config, store="tile")
+        samples, _, *others = results.strides
+        vector = gcd(16 // results.itemsize, geometry.channels, samples, *others)
+        return replace(config, store="channels", vector=vector)
+    return replace(config, store="rows", vector=vector_of(geometry, results))
 
 
-def vector_of(geometry: StripGeometry, after: Epilogue, stored: int) -> int:
+def vector_of(geometry: StripGeometry, results: Results) -> int:
     """Neighbours of a row that may be stored at once: all of them aligned, all valid or none."""
-    if after.strides[4] != 1:
+    strides = results.strides
+    if strides[4] != 1:
         return 1
-    if after.linear:
-        numbers = [geometry.sample * geometry.joined, *after.strides[:2]]
+    if geometry.linear(strides):
+        numbers = [geometry.sample * geometry.joined, *strides[:2]]
     else:
-        line = geometry.joined * geometry.extent[2]
-        numbers = [line, geometry.results[2], *after.strides[:4]]
-    return gcd(16 // stored, *numbers)
+        numbers = [geometry.line, geometry.results[2], *strides[:4]]
+    found = gcd(16 // results.itemsize, *numbers)
+    # Each is a build of its own, so a few stand for all.
+    if results.itemsize == 4:
+        offered = (4, 1) if geometry.cross else (4, 2, 1)
+    elif geometry.cross:
+        offered = (4, 1)
+    else:
+        offered = (8, 4, 1) if geometry.linear(strides) else (8, 2, 1)
+    return next(vector for vector in offered if found % vector == 0)
 
 
 def choose(
-    geometry: StripGeometry, itemsize: int, after: Epilogue, stored: int
+    geometry: StripGeometry, itemsize: int, after: Epilogue, results: Results
 ) -> StripTiling | None:
     """The layout to take; none if none fits. Measured on an H200 where it names rings."""
-    found = configs(geometry, itemsize, after, stored)
+    found = configs(geometry, itemsize, after, results)
     # How results are stored matters more than how deep the rings are.
     alike = [e for e in found if (e.positions, e.store) == (found[0].positions, found[0].store)]
     plain = [each for each in alike if not each.hold]
@@ -339,7 +412,7 @@ def choose(
             if each.hold and each.x_stages == 3:
                 return each
         alone = replace(plain[0], x_stages=3, w_stages=4, consumers=1)
-        if itemsize == 2 and twice(alone.room(geometry, after, stored)):
+        if itemsize == 2 and twice(alone.room(geometry, after, results)):
             return alone
         x_stages, w_stages = 3, 7
     for each in plain:

@@ -10,23 +10,28 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from transfuse.backends.triton.engines.portable.anchors import anchors
+from transfuse.backends.triton.engines.hopper_records import Halves
 from transfuse.backends.triton.epilogue.arithmetic import narrow
 from transfuse.backends.triton.epilogue.records import Channels
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
+from transfuse.backends.triton.strides import CHANNELS as BY_CHANNELS
+
+CHANNELS = gl.constexpr(BY_CHANNELS)
+
+
+@gluon.jit
+def quotient(n, by):
+    """``n`` of [0, 2**31) divided by a number of at least 2: see ``strip_sizes.divisor``."""
+    magic, shift = by
+    high = gl.umulhi(n.to(gl.uint32), magic.to(gl.uint32, bitcast=True))
+    return (high >> shift.to(gl.uint32)).to(gl.int32)
 
 
 @gluon.constexpr_function
-def rows_of(geometry, config):
-    """The tile as ``tiles.py`` takes it."""
-    return geometry.rows(config.tile)
-
-
-@gluon.constexpr_function
-def ops_left(geometry, config, after):
+def ops_left(pattern, config, after):
     """The ops that are left, where sums start from the first."""
-    return after.after.rest(1 if config.bias(geometry, after.after) >= 0 else 0)
+    return after.after.rest(1 if config.bias(pattern.alone, after.after) >= 0 else 0)
 
 
 @gluon.constexpr_function
@@ -37,111 +42,245 @@ def rows_layout(axis, vector):
     return gl.BlockedLayout([vector, 1], [32, 1], [1, 4], [0, 1])
 
 
+@gluon.constexpr_function
+def piece_of(dtype):
+    """Channels of a position that are stored together: a whole line of the cache."""
+    return 128 * 8 // dtype.primitive_bitwidth
+
+
+@gluon.constexpr_function
+def channels_layout(channels, vector):
+    """A warp along the channels of positions, each thread at ``vector`` of them; channels last."""
+    lanes = min(32, channels // vector)
+    return gl.BlockedLayout([1, vector], [32 // lanes, lanes], [4, 1], [1, 0])
+
+
 @gluon.jit
 def indices(v, C: gl.constexpr):
     """Channels and positions of a tile, in its own layout."""
     LAYOUT: gl.constexpr = v.type.layout
-    channel = gl.arange(0, C.channels, layout=gl.SliceLayout(1 - C.axis, LAYOUT))
+    channel = gl.arange(0, v.shape[C.axis], layout=gl.SliceLayout(1 - C.axis, LAYOUT))
     p = gl.arange(0, v.shape[1 - C.axis], layout=gl.SliceLayout(C.axis, LAYOUT))
     return channel, p
 
 
 @gluon.jit
+def alive(channel, channels, VECTOR: gl.constexpr, P: gl.constexpr):
+    """Which channels of a tile are real ones; of ``VECTOR`` neighbours all are, or none."""
+    if P.whole:
+        return channel == channel
+    else:
+        return gl.max_constancy(channel < channels, [VECTOR])
+
+
+@gluon.jit
 def finish_tile(
-    v, tile, results, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr
-):
+    v, tile, results, sizes,
+    CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
+):  # fmt: skip
     """Tile ops, statistic and store of one consumer's share of a tile."""
     out = results.out
-    batch = results.batch
     block, cd, ch, first = tile
     AXIS: gl.constexpr = C.axis
-    OPS: gl.constexpr = ops_left(G, C, A)
-    WHOLE: gl.constexpr = G.channels % C.channels == 0
+    OPS: gl.constexpr = ops_left(P, C, A)
     channel, p = indices(v, C)
     channel += first
-    live = channel < G.channels
-    n0, there, _ = places(p, tile, batch, CONSUMER, G, C, A)
-    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, AXIS, WHOLE)
+    live = alive(channel, sizes.channels, 1, P)
+    n0, there, _ = places(p, tile, sizes, 1, 1, CONSUMER, P, C)
+    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, AXIS, P.whole)
     if A.late != "":
         LATE: gl.constexpr = A.late
         gl.static_assert(AXIS == 0, "a statistic takes channels first")
         # A row of partials for each channel of a sample, or of the batch.
-        OF_TILE: gl.constexpr = C.consumers * G.classes[0] * G.classes[1]
-        counted = results.counted
-        at = (block // counted * A.counted + channel).to(gl.int64) * (counted * OF_TILE)
-        at += block % counted * OF_TILE + (cd * G.classes[1] + ch) * C.consumers + CONSUMER
+        OF_TILE: gl.constexpr = C.consumers * P.classes[0] * P.classes[1]
+        sharing = results.sharing
+        row = block // sharing * results.counted + channel
+        at = row.to(gl.int64) * (sharing * OF_TILE)
+        at += block % sharing * OF_TILE + (cd * P.classes[1] + ch) * C.consumers + CONSUMER
         put(results.partials + at, results.plane, gather(v, there, LATE), live)
     if A.stored:
         v = narrow(v, out.dtype.element_ty)
-        if C.store == "rows" and not A.summed:
-            ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
-            v = gl.convert_layout(v, ROWS)
-            channel = gl.arange(0, 4, layout=gl.SliceLayout(1 - AXIS, ROWS))
-            p = gl.arange(0, v.shape[1 - AXIS], layout=gl.SliceLayout(AXIS, ROWS))
-            n0, there, place = places(p, tile, batch, CONSUMER, G, C, A)
-            # One address for every fourth channel; the others lie at known distances.
-            out += n0.to(gl.int64) * A.strides[0] + first * A.strides[1]
-            out += gl.expand_dims(channel * A.strides[1], 1 - AXIS) + gl.expand_dims(place, AXIS)
-            write_rows(out, v, first + channel, gl.expand_dims(there, AXIS), 0, G, C, A)
+        of_samples, of_channels, _, _, _ = sizes.strides
+        out += n0.to(gl.int64) * (of_samples * C.vector)
+        if C.store == "rows":
+            finish_rows(out, v, tile, sizes, CONSUMER, P, C, A)
+        elif C.store == "channels":
+            finish_channels(out, v, tile, sizes, first, CONSUMER, P, C, A)
         else:
-            n0, there, place = places(p, tile, batch, CONSUMER, G, C, A)
-            write(out, v, channel, live, n0, there, place, A, AXIS)
+            _, there, place = places(p, tile, sizes, 1, 1, CONSUMER, P, C)
+            write(out, v, channel, live, there, place, of_channels, A, AXIS)
+
+
+@gluon.jit
+def finish_rows(
+    out, v, tile, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr
+):
+    """Store one consumer's share of a tile, a warp along a row."""
+    AXIS: gl.constexpr = C.axis
+    ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
+    p = gl.arange(0, v.shape[1 - AXIS], layout=gl.SliceLayout(AXIS, ROWS))
+    _, there, place = places(p, tile, sizes, C.vector, C.vector, CONSUMER, P, C)
+    _, of_channels, _, _, _ = sizes.strides
+    apart = of_channels * C.vector
+    # One address for every fourth channel; the others lie at one distance from it.
+    four = gl.arange(0, 4, layout=gl.SliceLayout(1 - AXIS, ROWS))
+    to = gl.expand_dims(four * apart, 1 - AXIS) + gl.expand_dims(place, AXIS)
+    four += tile.channel
+    here = gl.expand_dims(there, AXIS)
+    if C.vector > 1:
+        at = out + tile.channel * apart + to
+        write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, apart, P, C)
+    elif near(out, sizes.span):
+        # The layout is changed on either side: results are stored while others are on their way.
+        step = apart * (out.dtype.element_ty.primitive_bitwidth // 8)
+        at = halves(out + tile.channel * apart + to)
+        write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, step, P, C)
+    else:
+        channel = tile.channel + gl.arange(0, C.channels, layout=gl.SliceLayout(1 - AXIS, ROWS))
+        live = alive(channel, sizes.channels, 1, P)
+        wide = gl.convert_layout(v, ROWS)
+        write(out, wide, channel, live, there, place, of_channels, A, AXIS)
+
+
+@gluon.jit
+def finish_channels(
+    out, v, tile, sizes, first,
+    CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
+):  # fmt: skip
+    """Store one consumer's share of a tile from channel ``first`` on, a warp along channels.
+
+    Piece by piece: a change of layout takes as much shared memory as what is changed.
+    """
+    CHANNELS: gl.constexpr = v.shape[C.axis]
+    if CHANNELS > piece_of(out.dtype.element_ty):
+        low, high = halved(v, C.axis)
+        finish_channels(out, low, tile, sizes, first, CONSUMER, P, C, A)
+        finish_channels(out, high, tile, sizes, first + CHANNELS // 2, CONSUMER, P, C, A)
+    else:
+        gl.static_assert(C.axis == 1, "a warp goes along channels that are last")
+        LAYOUT: gl.constexpr = channels_layout(CHANNELS, C.vector)
+        v = gl.convert_layout(v, LAYOUT)
+        channel, p = indices(v, C)
+        channel += first
+        live = alive(channel, sizes.channels, C.vector, P)
+        _, there, place = places(p, tile, sizes, 1, C.vector, CONSUMER, P, C)
+        write(out, v, channel, live, there, place, 1, A, C.axis)
+
+
+@gluon.jit
+def halved(v, AXIS: gl.constexpr):
+    """The lower and the upper half of a tile's channels."""
+    CHANNELS: gl.constexpr = v.shape[AXIS]
+    POSITIONS: gl.constexpr = v.shape[1 - AXIS]
+    if AXIS == 0:
+        both = gl.permute(gl.reshape(v, [2, CHANNELS // 2, POSITIONS]), [1, 2, 0])
+    else:
+        both = gl.permute(gl.reshape(v, [POSITIONS, 2, CHANNELS // 2]), [0, 2, 1])
+    return gl.split(both)
+
+
+@gluon.jit
+def near(out, span):
+    """Whether so many elements from an address on have addresses alike in their upper half."""
+    low = out.to(gl.int64) & 0xFFFFFFFF
+    return low + span.to(gl.int64) * (out.dtype.element_ty.primitive_bitwidth // 8) < 1 << 32
 
 
 @gluon.jit
 def places(
-    p, tile, batch, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr
-):
-    """For positions of a tile: its first sample, which are results, where they lie from there."""
-    block, cd, ch, _ = tile
-    T: gl.constexpr = rows_of(G, C)
-    START: gl.constexpr = CONSUMER * C.positions * G.joined
-    n0, _, _, _ = anchors(block, START, batch, T, True)
-    if A.linear:  # rows follow each other as results do
-        at = block % T.tiles_of_sample * (C.tile * G.joined) + START + p
-        return n0, (at < G.sample * G.joined) & (n0 < batch), at * A.strides[4]
+    p, tile, sizes, RUN: gl.constexpr, ALIGNED: gl.constexpr,
+    CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr,
+):  # fmt: skip
+    """For positions of a tile: its first sample, which are results, where they lie from there.
+
+    Of ``RUN`` neighbours all are results or none, and they lie side by side. The first of them lies
+    at a multiple of ``ALIGNED``.
+    """
+    START: gl.constexpr = CONSUMER * C.positions * P.joined
+    of_samples, _, of_depth, of_height, of_width = sizes.strides
+    block = tile.block
+    if P.cross:
+        n0 = quotient(block * C.tile, sizes.by_sample)
+        at = (block * C.tile - n0 * sizes.sample) * P.joined + START + p
+        ahead = quotient(at, sizes.by_space)
+        at -= ahead * sizes.space
+        there = n0 + ahead < sizes.batch
     else:
-        n, d, h, u = anchors(block, START + p, batch, T, True)
-        yd = d * G.classes[0] + cd
-        yh = h * G.classes[1] + ch
-        there = (n < batch) & (yd < G.results[0]) & (yh < G.results[1]) & (u < G.results[2])
-        place = (n - n0) * A.strides[0] + yd * A.strides[2] + yh * A.strides[3]
-        return n0, there, place + u * A.strides[4]
+        n0 = quotient(2 * block, sizes.by_tiles)
+        at = (block - n0 * sizes.tiles_of_sample) * (C.tile * P.joined) + START + p
+        there = at < sizes.space
+    d = 0
+    h = 0
+    if not P.linear:  # rows do not follow each other as results do
+        depth, height, width = sizes.results
+        if P.rank > 2:
+            d = quotient(at, sizes.by_area)
+            at -= d * sizes.area
+            d = d * P.classes[0] + tile.cd
+            there &= d < depth
+        if P.rank > 1:
+            if P.thin:
+                h = at
+                at = 0 * at
+            else:
+                h = quotient(at, sizes.by_line)
+                at -= h * sizes.line
+            h = h * P.classes[1] + tile.ch
+            there &= h < height
+        there &= at < width
+    place = at if RUN > 1 else at * of_width
+    if P.cross:
+        place += ahead * (of_samples * C.vector)
+    if P.rank > 2 and not P.linear:
+        place += d * of_depth
+    if P.rank > 1 and not P.linear:
+        place += h * of_height
+    # The compiler heeds this of what this very function computes, not of its arguments and results.
+    there = gl.max_constancy(there, [RUN])
+    return n0, there, gl.max_contiguous(gl.multiple_of(place, [ALIGNED]), [RUN])
 
 
 @gluon.jit
-def write_rows(
-    out, v, channel, there,
-    FIRST: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
-):  # fmt: skip
-    """Store a tile's channels from ``FIRST`` on, four at a time.
+def halves(out):
+    """Addresses as lower and upper half, and their type: a step within 4 GiB is one addition."""
+    at = out.to(gl.int64)
+    return Halves(at.to(gl.int32), (at >> 32).to(gl.int32), out)
 
-    ``out`` are addresses of its first four, ``channel`` their numbers.
+
+@gluon.jit
+def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.constexpr):
+    """Store a tile's channels four at a time; where, and which channels would come after them.
+
+    ``out`` are addresses of the first four, ``channel`` their numbers, ``apart`` how far two lie.
     """
-    CHANNELS: gl.constexpr = v.shape[C.axis]
-    POSITIONS: gl.constexpr = v.shape[1 - C.axis]
-    if CHANNELS > 4:
-        if C.axis == 0:
-            both = gl.permute(gl.reshape(v, [2, CHANNELS // 2, POSITIONS]), [1, 2, 0])
-        else:
-            both = gl.permute(gl.reshape(v, [POSITIONS, 2, CHANNELS // 2]), [0, 2, 1])
-        low, high = gl.split(both)
-        write_rows(out, low, channel, there, FIRST, G, C, A)
-        write_rows(out, high, channel, there, FIRST + CHANNELS // 2, G, C, A)
-    elif G.channels > C.channels or G.channels > FIRST:
+    if v.shape[C.axis] > 4:
+        low, high = halved(v, C.axis)
+        out, channel = write_rows(out, low, channel, there, channels, apart, P, C)
+        return write_rows(out, high, channel, there, channels, apart, P, C)
+    else:
         v = gl.convert_layout(v, rows_layout(C.axis, C.vector), assert_trivial=True)
-        if G.channels % C.channels != 0 and (G.channels > C.channels or G.channels < FIRST + 4):
-            there &= gl.expand_dims(FIRST + channel < G.channels, 1 - C.axis)
-        gl.store(out + FIRST * A.strides[1], v, mask=there)
+        if not P.whole:
+            there &= gl.expand_dims(channel < channels, 1 - C.axis)
+        if C.vector > 1:
+            gl.store(out, v, mask=there)
+            return out + 4 * apart, channel + 4
+        else:
+            low, high, like = out
+            at = gl.inline_asm_elementwise(
+                "mov.b64 $0, {$1, $2};", "=l,r,r", [low, high], dtype=gl.int64, is_pure=True, pack=1
+            )
+            gl.store(at.to(like.dtype), v, mask=there)
+            return Halves(low + 4 * apart, high, like), channel + 4
 
 
 @triton.jit
-def write(out, v, channel, live, n0, there, place, A: tl.constexpr, AXIS: tl.constexpr):
-    """Store a tile. Offsets from a sample's first result fit 32 bits."""
-    out += n0.to(tl.int64) * A.strides[0]
+def write(out, v, channel, live, there, place, of_channels, A: tl.constexpr, AXIS: tl.constexpr):
+    """Store a tile as it lies; ``place`` has where the positions of a channel lie."""
     if A.summed:
         tl.store(out + tl.expand_dims(place, AXIS), v, mask=tl.expand_dims(there, AXIS))
     else:
-        target = tl.expand_dims(channel * A.strides[1], 1 - AXIS) + tl.expand_dims(place, AXIS)
+        if A.inner != CHANNELS:
+            channel = channel * of_channels
+        target = tl.expand_dims(channel, 1 - AXIS) + tl.expand_dims(place, AXIS)
         keep = tl.expand_dims(live, 1 - AXIS) & tl.expand_dims(there, AXIS)
         tl.store(out + target, v, mask=keep)

@@ -7,8 +7,6 @@ registers until the last member. Weights serve both consumers, rows both members
 loops are functions, as in ``strip_kernel.py``.
 """
 
-import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -18,8 +16,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from transfuse.backends.triton.engines.hopper_records import Results, Ring
-from transfuse.backends.triton.engines.hopper_strip.strip_kernel import pick
+from transfuse.backends.triton.engines.hopper_records import Results, Ring, WindowSizes
+from transfuse.backends.triton.engines.hopper_strip.strip_kernel import (
+    blocks_of_input,
+    entry,
+    pick,
+)
+from transfuse.backends.triton.engines.hopper_strip.strip_store import alive, write
 from transfuse.backends.triton.engines.hopper_window import window_layout
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow
 from transfuse.backends.triton.epilogue.records import Channels, Operands
@@ -29,67 +32,64 @@ from transfuse.backends.triton.versions import async_load, reinterpret
 LIFT = gl.constexpr(window_layout.LIFT)
 
 
-@gluon.constexpr_function
-def of_axis(geometry, axis, part):
-    """One of first, count, slot for all members of an axis."""
-    return tuple(entry[part] for entry in geometry.entries[axis])
+@gluon.jit
+def taps_of_line(line, sizes, P: gl.constexpr):
+    """first, count, slot of a member of depth, then of one of height."""
+    fd, nd, sd = entry(sizes.entries, 0, P.members[0], line // P.members[1])
+    fh, nh, sh = entry(sizes.entries, P.members[0], P.members[1], line % P.members[1])
+    return fd, nd, sd, fh, nh, sh
 
 
 @gluon.jit
-def entry(G: gl.constexpr, AXIS: gl.constexpr, member):
-    """first, count, slot of a member along an axis."""
-    FIRST: gl.constexpr = of_axis(G, AXIS, 0)
-    COUNT: gl.constexpr = of_axis(G, AXIS, 1)
-    SLOT: gl.constexpr = of_axis(G, AXIS, 2)
-    return pick(FIRST, member), pick(COUNT, member), pick(SLOT, member)
+def locate(program, sizes, P: gl.constexpr):
+    """The tile of a program, and the first and last line of its share of the members, and which
+    share that is; shares differ in work, so they turn."""
+    split = sizes.split
+    tile = program // split
+    turn = tile // gl.maximum(gl.num_programs(0) // split, 1)
+    share = (program + turn) % split
+    lines = P.members[0] * P.members[1] // split
+    return tile, share * lines, share * lines + lines, share
 
 
 @gluon.jit
-def locate(program, G: gl.constexpr):
-    """The tile of a program and its share of the members; shares differ in work, so they turn."""
-    tile = program // G.split
-    turn = tile // gl.maximum(gl.num_programs(0) // G.split, 1)
-    return tile, (program + turn) % G.split
-
-
-@gluon.jit
-def corner(box, G: gl.constexpr):
+def corner(box, sizes, P: gl.constexpr):
     """The first anchor of a box: d, h, w, n. Samples vary fastest, then width."""
-    BOXES: gl.constexpr = G.boxes
-    n = box % BOXES[3] * G.box[3]
-    box = box // BOXES[3]
-    w = box % BOXES[2] * G.box[2]
-    box = box // BOXES[2]
-    return box // BOXES[1] * G.box[0], box % BOXES[1] * G.box[1], w, n
+    high, wide, samples = sizes.boxes
+    n = box % samples * P.box[3]
+    box = box // samples
+    w = box % wide * P.box[2]
+    box = box // wide
+    return box // high * P.box[0], box % high * P.box[1], w, n
 
 
 @gluon.jit
-def apart(offset, RESIDUES: gl.constexpr):
-    """An offset as residue and shift; a multiple of the residues keeps division positive."""
-    raised = offset + LIFT * RESIDUES
+def apart(raised, RESIDUES: gl.constexpr):
+    """An offset, as it was told, as residue and shift."""
     return raised % RESIDUES, raised // RESIDUES - LIFT
 
 
 @gluon.jit
 def feed_offset(
-    x, ring, step, tile, k, top, shift, G: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr
-):
+    x, ring, step, corners, k, top, shift, sizes,
+    P: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr,
+):  # fmt: skip
     """Both consumers' boxes at all width offsets below ``top``, each pair once its slot is empty;
     the step after them. ``shift`` has residue and shift of depth, then of height.
     """
     rd, od, rh, oh = shift
-    COPIES: gl.constexpr = len(G.below)
-    SHAPE: gl.constexpr = [G.box[0], G.box[1], G.box[2], G.box[3], C.depth]
+    COPIES: gl.constexpr = len(P.below)
+    SHAPE: gl.constexpr = [P.box[0], P.box[1], P.box[2], P.box[3], C.depth]
     for i in gl.static_range(COPIES):
-        rw, ow = apart(top - G.below[i], G.residues[2])
+        rw, ow = apart(top - P.below[i], P.residues[2])
         slot = step % C.x_stages
         mbarrier.wait(ring.empty.index(slot), ((step // C.x_stages) & 1) ^ 1)
         bar = ring.full.index(slot)
-        mbarrier.expect(bar, 2 * G.positions * C.depth * C.itemsize)
-        deep = (rd * G.residues[1] + rh) * G.residues[2] + rw
-        deep = deep * G.extent[0] + od - G.low
+        mbarrier.expect(bar, 2 * P.positions * C.depth * C.itemsize)
+        deep = (rd * P.residues[1] + rh) * P.residues[2] + rw
+        deep = deep * sizes.haloed + od - sizes.low
         for b in gl.static_range(2):
-            d, h, w, n = corner(2 * tile + b, G)
+            d, h, w, n = corners[b]
             to = reinterpret(ring.slots.index(2 * slot + b), ring.slots.dtype, SHAPE, BOXED)
             async_load(x, [deep + d, h + oh, w + ow, n, k * C.depth], bar, to)
         step += 1
@@ -98,102 +98,101 @@ def feed_offset(
 
 @gluon.jit
 def feed_pair(
-    x, ring, step, tile, top, taps, G: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr
-):
+    x, ring, step, corners, top, taps, sizes,
+    P: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr,
+):  # fmt: skip
     """The boxes of one pair of members, at all its offsets; the step after them.
 
-    ``taps`` has first offset and count of depth, then of height.
+    ``taps`` are those of a line.
     """
-    fd, nd, fh, nh = taps
-    BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
+    fd, nd, _, fh, nh, _ = taps
+    blocks = blocks_of_input(sizes, C)
     for tap in range(nd * nh):
-        rd, od = apart(fd - tap // nh * G.step[0], G.residues[0])
-        rh, oh = apart(fh - tap % nh * G.step[1], G.residues[1])
-        for k in range(BLOCKS):
-            step = feed_offset(x, ring, step, tile, k, top, (rd, od, rh, oh), G, C, BOXED)
+        rd, od = apart(fd - tap // nh * P.step[0], P.residues[0])
+        rh, oh = apart(fh - tap % nh * P.step[1], P.residues[1])
+        for k in range(blocks):
+            step = feed_offset(x, ring, step, corners, k, top, (rd, od, rh, oh), sizes, P, C, BOXED)
     return step
 
 
 @gluon.jit
-def feed_boxes(x, ring, programs, G: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr):
+def feed_boxes(x, ring, programs, sizes, P: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr):
     """Rows of both consumers' boxes at one offset after the other; outside they are zero."""
-    PAIRS: gl.constexpr = len(G.tops)
-    TOPS: gl.constexpr = G.tops
+    PAIRS: gl.constexpr = P.pairs
     step = 0
     for program in range(gl.program_id(0), programs, gl.num_programs(0)):
-        tile, share = locate(program, G)
-        for line in range(share * G.lines, (share + 1) * G.lines):
-            fd, nd, _ = entry(G, 0, line // G.members[1])
-            fh, nh, _ = entry(G, 1, line % G.members[1])
+        tile, begin, end, _ = locate(program, sizes, P)
+        corners = corner(2 * tile, sizes, P), corner(2 * tile + 1, sizes, P)
+        for line in range(begin, end):
+            taps = taps_of_line(line, sizes, P)
             for pair in range(PAIRS):
-                top = pick(TOPS, pair)
-                step = feed_pair(x, ring, step, tile, top, (fd, nd, fh, nh), G, C, BOXED)
+                top = pick(sizes.tops, pair)
+                step = feed_pair(x, ring, step, corners, top, taps, sizes, P, C, BOXED)
 
 
 @gluon.jit
-def feed_products(w, ring, step, row, k, G: gl.constexpr, C: gl.constexpr):
+def feed_products(w, ring, step, row, k, kept, P: gl.constexpr, C: gl.constexpr):
     """Weights of all products at one offset, each once its slot is empty; the step after them."""
-    COPIES: gl.constexpr = len(G.products)
+    COPIES: gl.constexpr = len(P.products)
     for i in gl.static_range(COPIES):
-        for j in gl.static_range(len(G.products[i])):
+        for j in gl.static_range(len(P.products[i])):
             slot = step % C.w_stages
             mbarrier.wait(ring.empty.index(slot), ((step // C.w_stages) & 1) ^ 1)
             bar = ring.full.index(slot)
-            mbarrier.expect(bar, G.padded * C.depth * C.itemsize)
-            place = [0, (row + G.products[i][j][1]) * G.kept + k * C.depth]
+            mbarrier.expect(bar, P.padded * C.depth * C.itemsize)
+            place = [0, (row + P.products[i][j][1]) * kept + k * C.depth]
             async_load(w, place, bar, ring.slots.index(slot))
             step += 1
     return step
 
 
 @gluon.jit
-def feed_weights_of_pair(w, ring, step, taps, G: gl.constexpr, C: gl.constexpr):
+def feed_weights_of_pair(w, ring, step, taps, sizes, P: gl.constexpr, C: gl.constexpr):
     """The weights of one pair of members, at all its offsets; the step after them.
 
-    ``taps`` has count and first slot of depth, then of height.
+    ``taps`` are those of a line.
     """
-    nd, sd, nh, sh = taps
-    BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
+    _, nd, sd, _, nh, sh = taps
+    blocks = blocks_of_input(sizes, C)
     for tap in range(nd * nh):
-        row = ((sd + tap // nh) * G.slots[1] + sh + tap % nh) * G.slots[2]
-        for k in range(BLOCKS):
-            step = feed_products(w, ring, step, row, k, G, C)
+        row = ((sd + tap // nh) * P.slots[1] + sh + tap % nh) * P.slots[2]
+        for k in range(blocks):
+            step = feed_products(w, ring, step, row, k, sizes.kept, P, C)
     return step
 
 
 @gluon.jit
-def feed_weights(w, ring, programs, G: gl.constexpr, C: gl.constexpr):
+def feed_weights(w, ring, programs, sizes, P: gl.constexpr, C: gl.constexpr):
     """Weights of one product after the other, in the order of use."""
-    PAIRS: gl.constexpr = len(G.tops)
+    PAIRS: gl.constexpr = P.pairs
     step = 0
     for program in range(gl.program_id(0), programs, gl.num_programs(0)):
-        _, share = locate(program, G)
-        for line in range(share * G.lines, (share + 1) * G.lines):
-            _, nd, sd = entry(G, 0, line // G.members[1])
-            _, nh, sh = entry(G, 1, line % G.members[1])
+        _, begin, end, _ = locate(program, sizes, P)
+        for line in range(begin, end):
+            taps = taps_of_line(line, sizes, P)
             for _ in range(PAIRS):
-                step = feed_weights_of_pair(w, ring, step, (nd, sd, nh, sh), G, C)
+                step = feed_weights_of_pair(w, ring, step, taps, sizes, P, C)
 
 
 @gluon.jit
 def multiply_offset(
-    even, odd, rings, x_step, step, begun, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr
+    even, odd, rings, x_step, step, begun, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr
 ):  # fmt: skip
     """Both sums after all products at one offset, the last still in flight; the steps after them.
 
     The steps from ``begun`` on were this pair's before.
     """
-    COPIES: gl.constexpr = len(G.products)
+    COPIES: gl.constexpr = len(P.products)
     rows, weights = rings
     for i in gl.static_range(COPIES):
         x_slot = x_step % C.x_stages
         mbarrier.wait(rows.full.index(x_slot), (x_step // C.x_stages) & 1)
         box = rows.slots.index(2 * x_slot + CONSUMER).permute([1, 0])
-        for j in gl.static_range(len(G.products[i])):
+        for j in gl.static_range(len(P.products[i])):
             w_slot = step % C.w_stages
             mbarrier.wait(weights.full.index(w_slot), (step // C.w_stages) & 1)
             slot = weights.slots.index(w_slot)
-            if G.products[i][j][0] == 0:
+            if P.products[i][j][0] == 0:
                 even = warpgroup_mma(slot, box, even, is_async=True)
             else:
                 odd = warpgroup_mma(slot, box, odd, is_async=True)
@@ -211,10 +210,10 @@ def multiply_offset(
 @gluon.jit
 def multiply_pair(
     rings, x_step, step, offsets, more,
-    CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, ACC: gl.constexpr,
+    CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
     """The sums of one pair of members, so many offsets each; the steps after them."""
-    SHAPE: gl.constexpr = [G.padded, G.positions]
+    SHAPE: gl.constexpr = [P.padded, P.positions]
     rows, weights = rings
     even = gl.zeros(SHAPE, gl.float32, ACC)
     odd = gl.zeros(SHAPE, gl.float32, ACC)
@@ -223,7 +222,7 @@ def multiply_pair(
     while rounds > 0:  # see ``strip_kernel.consume``
         for _ in range(offsets):
             even, odd, x_step, step = multiply_offset(
-                even, odd, rings, x_step, step, begun, CONSUMER, G, C
+                even, odd, rings, x_step, step, begun, CONSUMER, P, C
             )
         even, odd = warpgroup_mma_wait(0, deps=[even, odd])
         rounds = more
@@ -236,84 +235,93 @@ def multiply_pair(
 
 @gluon.jit
 def consume(
-    rings, results, programs, more, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr,
-    A: gl.constexpr, ACC: gl.constexpr,
+    rings, results, programs, more, sizes, CONSUMER: gl.constexpr, P: gl.constexpr,
+    C: gl.constexpr, A: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
     """One consumer: its box of every tile, through a share of the members, finished and stored."""
-    BLOCKS: gl.constexpr = (G.kept + C.depth - 1) // C.depth
-    PAIRS: gl.constexpr = len(G.tops)
-    SHAPE: gl.constexpr = [G.padded, G.positions]
-    NONE: gl.constexpr = 0.0 if G.window == "sum" else float("-inf")
+    blocks = blocks_of_input(sizes, C)
+    PAIRS: gl.constexpr = P.pairs
+    SHAPE: gl.constexpr = [P.padded, P.positions]
+    NONE: gl.constexpr = 0.0 if P.window == "sum" else float("-inf")
     x_step = 0
     step = 0
     for program in range(gl.program_id(0), programs, gl.num_programs(0)):
-        tile, share = locate(program, G)
+        tile, begin, end, share = locate(program, sizes, P)
         best = gl.full(SHAPE, NONE, gl.float32, ACC)
-        for line in range(share * G.lines, (share + 1) * G.lines):
-            _, nd, _ = entry(G, 0, line // G.members[1])
-            _, nh, _ = entry(G, 1, line % G.members[1])
+        for line in range(begin, end):
+            _, nd, _, _, nh, _ = taps_of_line(line, sizes, P)
             for _pair in range(PAIRS):
                 even, odd, x_step, step = multiply_pair(
-                    rings, x_step, step, nd * nh * BLOCKS, more, CONSUMER, G, C, ACC
+                    rings, x_step, step, nd * nh * blocks, more, CONSUMER, P, C, ACC
                 )
-                if G.window == "sum":
+                if P.window == "sum":
                     best += even + odd
                 else:
                     best = larger(best, larger(even, odd))
-        finish_box(best, 2 * tile + CONSUMER, share, results, G, A)
+        finish_box(best, 2 * tile + CONSUMER, share, results, sizes, P, A)
 
 
 @gluon.jit
-def finish_box(v, box, share, results, G: gl.constexpr, A: gl.constexpr):
+def finish_box(v, box, share, results, sizes, P: gl.constexpr, A: gl.constexpr):
     """Tile ops and store of one box."""
     out = results.out
-    batch = results.batch
     LAYOUT: gl.constexpr = v.type.layout
     OPS: gl.constexpr = A.after
-    WHOLE: gl.constexpr = G.channels == G.padded
-    channel = gl.arange(0, G.padded, layout=gl.SliceLayout(1, LAYOUT))
-    p = gl.arange(0, G.positions, layout=gl.SliceLayout(0, LAYOUT))
-    d0, h0, w0, n0 = corner(box, G)
-    n = n0 + p % G.box[3]
-    w = w0 + p // G.box[3] % G.box[2]
-    h = h0 + p // (G.box[3] * G.box[2]) % G.box[1]
-    d = d0 + p // (G.box[3] * G.box[2] * G.box[1])
-    there = (n < batch) & (d < G.results[0]) & (h < G.results[1]) & (w < G.results[2])
-    live = channel < G.channels
-    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, 0, WHOLE)
-    place = n.to(gl.int64) * A.strides[0] + d * A.strides[2] + h * A.strides[3] + w * A.strides[4]
-    out += share.to(gl.int64) * A.part
-    write(out, narrow(v, out.dtype.element_ty), channel, live, there, place, A)
+    channel = gl.arange(0, P.padded, layout=gl.SliceLayout(1, LAYOUT))
+    p = gl.arange(0, P.positions, layout=gl.SliceLayout(0, LAYOUT))
+    d0, h0, w0, n0 = corner(box, sizes, P)
+    n = n0 + p % P.box[3]
+    w = w0 + p // P.box[3] % P.box[2]
+    h = h0 + p // (P.box[3] * P.box[2]) % P.box[1]
+    d = d0 + p // (P.box[3] * P.box[2] * P.box[1])
+    depth, height, width = sizes.results
+    there = (n < sizes.batch) & (d < depth) & (h < height) & (w < width)
+    live = alive(channel, sizes.channels, 1, P)
+    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, 0, P.whole)
+    of_samples, of_channels, of_depth, of_height, of_width = sizes.strides
+    place = n.to(gl.int64) * of_samples + d.to(gl.int64) * of_depth
+    place += h.to(gl.int64) * of_height + w.to(gl.int64) * of_width
+    out += share.to(gl.int64) * sizes.part
+    v = narrow(v, out.dtype.element_ty)
+    write(out, v, channel, live, there, place, of_channels, A, 0)
 
 
-@triton.jit
-def write(out, v, channel, live, there, place, A: tl.constexpr):
-    """Store a tile, channels first."""
-    if A.summed:
-        tl.store(out + place[None, :], v, mask=there[None, :])
-    else:
-        target = (channel.to(tl.int64) * A.strides[1])[:, None] + place[None, :]
-        tl.store(out + target, v, mask=live[:, None] & there[None, :])
+AT_RUN_TIME = [
+    "more", "programs", "batch", "channels", "kept", "haloed", "low", "split",
+    "high_boxes", "wide_boxes", "samples_boxes",
+    "depth_results", "height_results", "width_results",
+    "of_samples", "of_channels", "of_depth", "of_height", "of_width", "part",
+]  # fmt: skip
+"""Integers that no build is to depend on."""
 
 
-@gluon.jit(do_not_specialize=["more"])
+@gluon.jit(do_not_specialize=AT_RUN_TIME)
 def convolve_window(
-    x, w, out, more, batch, programs, tensors, numbers,
-    G: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
+    x, w, out, more, programs, tensors, numbers,
+    batch, channels, kept, haloed, low, split, high_boxes, wide_boxes, samples_boxes,
+    depth_results, height_results, width_results,
+    of_samples, of_channels, of_depth, of_height, of_width, part, entries, tops,
+    P: gl.constexpr, C: gl.constexpr, A: gl.constexpr,
 ):  # fmt: skip
     """``x`` and ``w`` are tensor descriptors: boxes of the copy by residue, blocks of weights.
 
-    ``more`` is 0, and weights that are not finite are as in ``convolve_strip``.
+    ``more`` is 0, and weights that are not finite are as in ``convolve_strip``. All other integers
+    are those of ``WindowGeometry.sizes``, in its order.
     """
+    sizes = WindowSizes(
+        batch, channels, kept, haloed, low, split, (high_boxes, wide_boxes, samples_boxes),
+        (depth_results, height_results, width_results),
+        (of_samples, of_channels, of_depth, of_height, of_width), part, entries, tops,
+    )  # fmt: skip
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(C.swizzle, C.itemsize * 8, 2)
     BOXED: gl.constexpr = gl.NVMMASharedLayout(C.swizzle, C.itemsize * 8, 5)
-    WIDE: gl.constexpr = G.positions
+    WIDE: gl.constexpr = P.positions
     ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDE, 32 // C.itemsize])
     BARRIER: gl.constexpr = mbarrier.MBarrierLayout()
     X_STAGES: gl.constexpr = C.x_stages
     W_STAGES: gl.constexpr = C.w_stages
-    rows = gl.allocate_shared_memory(x.dtype, [2 * C.x_stages, G.positions, C.depth], SWIZZLED)
-    weights = gl.allocate_shared_memory(x.dtype, [C.w_stages, G.padded, C.depth], SWIZZLED)
+    rows = gl.allocate_shared_memory(x.dtype, [2 * C.x_stages, P.positions, C.depth], SWIZZLED)
+    weights = gl.allocate_shared_memory(x.dtype, [C.w_stages, P.padded, C.depth], SWIZZLED)
     x_full = gl.allocate_shared_memory(gl.int64, [C.x_stages, 1], BARRIER)
     x_empty = gl.allocate_shared_memory(gl.int64, [C.x_stages, 1], BARRIER)
     w_full = gl.allocate_shared_memory(gl.int64, [C.w_stages, 1], BARRIER)
@@ -328,13 +336,13 @@ def convolve_window(
     rows = Ring(rows, x_full, x_empty)
     weights = Ring(weights, w_full, w_empty)
     rings = (rows, weights)
-    results = Results(out, batch, Operands(tensors, numbers))
+    results = Results(out, Operands(tensors, numbers))
     gl.warp_specialize(
         [
-            (consume, (rings, results, programs, more, 0, G, C, A, ACC)),
-            (consume, (rings, results, programs, more, 1, G, C, A, ACC)),
-            (feed_boxes, (x, rows, programs, G, C, BOXED)),
-            (feed_weights, (w, weights, programs, G, C)),
+            (consume, (rings, results, programs, more, sizes, 0, P, C, A, ACC)),
+            (consume, (rings, results, programs, more, sizes, 1, P, C, A, ACC)),
+            (feed_boxes, (x, rows, programs, sizes, P, C, BOXED)),
+            (feed_weights, (w, weights, programs, sizes, P, C)),
         ],
         [4, 1, 1],
         [C.registers, 24, 24],

@@ -7,15 +7,16 @@ both, and one copy of weights serves the boxes of two consumers. See ``window_ke
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import SHARED
-from transfuse.backends.triton.strides import Box, Three
-from transfuse.backends.triton.tap_table import AxisTaps, TapTable
+from transfuse.backends.triton.strides import Box, Five, Three
+from transfuse.backends.triton.tap_table import ONE, AxisTaps, TapTable
+from transfuse.backends.triton.told import all_told
 
 LIFT = 1 << 12
-"""Inputs that a tap may lie before its anchor, residues apart: the kernel divides no negatives."""
+"""Inputs that a tap may lie before its anchor, residues apart. Offsets are told with so many more:
+the kernel divides no negatives."""
 Products = tuple[tuple[tuple[int, int], ...], ...]
 """For each copy of rows of a pair: (member of the pair, slot) of the products that read it."""
 
@@ -39,8 +40,29 @@ def pair_of(line: AxisTaps, pair: int) -> tuple[int, tuple[int, ...], Products]:
 
 
 @dataclass(frozen=True)
+class WindowPattern:
+    """What the kernel knows of a problem when it is compiled: nothing that depends on sizes."""
+
+    residues: Three
+    step: Three
+    slots: Three
+    members: Three
+    pairs: int  # of width members
+    below: tuple[int, ...]
+    products: Products
+    box: Box
+    padded: int
+    whole: bool  # channels fill the tile
+    window: str
+
+    @property
+    def positions(self) -> int:
+        return prod(self.box)
+
+
+@dataclass(frozen=True)
 class WindowGeometry:
-    """What the kernel knows of a problem. An entry is (first, count, slot), by axis and member."""
+    """A problem as the kernel meets it. An entry is (first, count, slot), by axis and member."""
 
     batch: int
     channels: int
@@ -60,7 +82,6 @@ class WindowGeometry:
     box: Box
     split: int  # programs that share the members
     window: str  # "max" or "sum"
-    form: str = "batch"
 
     @classmethod
     def of(
@@ -91,12 +112,40 @@ class WindowGeometry:
         )
 
     @property
-    def positions(self) -> int:
-        return prod(self.box)
+    def pattern(self) -> WindowPattern:
+        """What is compiled."""
+        return WindowPattern(
+            residues=self.residues,
+            step=self.step,
+            slots=self.slots,
+            members=self.members,
+            pairs=len(self.tops),
+            below=self.below,
+            products=self.products,
+            box=self.box,
+            padded=self.padded,
+            whole=self.channels == self.padded,
+            window=self.window,
+        )
+
+    def sizes(self, strides: Five, part: int) -> list[object]:
+        """What the kernel is told when it runs, in the order in which it takes it."""
+        depth, height, width = (LIFT * residues for residues in self.residues)
+        entries = [
+            n
+            for axis, lift in zip(self.entries, (depth, height), strict=False)
+            for first, count, slot in axis
+            for n in (first + lift, count, slot)
+        ]
+        tops = [top + width for top in self.tops]
+        return [
+            self.batch, self.channels, self.kept, self.extent[0], self.low, self.split,
+            *self.boxes[1:], *self.results, *strides, part, all_told(entries), all_told(tops),
+        ]  # fmt: skip
 
     @property
-    def joined(self) -> int:
-        return 1
+    def positions(self) -> int:
+        return prod(self.box)
 
     @property
     def lines(self) -> int:
@@ -149,21 +198,34 @@ def rings(geometry: WindowGeometry, depth: int, itemsize: int) -> Rings | None:
     return None
 
 
+SAMPLES = (32, 16, 8, 4, 2, 1)
+"""Samples of a box: a build for each, so few serve all sizes."""
+
+
+def boxes_of(tap_table: TapTable, positions: int) -> list[Box]:
+    """Boxes to choose from: so many samples each, and about as many positions along each axis.
+
+    The first has nothing but samples.
+    """
+    found: list[Box] = [(1, 1, 1, positions)]
+    axes = [at for at, axis in enumerate(tap_table.axes) if axis != ONE] or [2]
+    for samples in SAMPLES:
+        sides = [1, 1, 1]
+        for turn in range((positions // samples).bit_length() - 1):
+            sides[axes[-1 - turn % len(axes)]] *= 2
+        found.append((sides[0], sides[1], sides[2], samples))
+    return found
+
+
+def count(tap_table: TapTable, batch: int, box: Box) -> int:
+    """Boxes that cover all anchors."""
+    limits = (*tap_table.each("anchors"), batch)
+    return prod(-(-n // each) for n, each in zip(limits, box, strict=True))
+
+
 def box_of(tap_table: TapTable, batch: int, positions: int) -> Box:
     """The box that covers all anchors with the fewest copies; of equals, the most samples."""
-    limits = (*tap_table.each("anchors"), batch)
-    sizes = [1 << i for i in range(positions.bit_length())]
-    found = [
-        (d, h, w, positions // (d * h * w))
-        for d, h, w in product(sizes, sizes, sizes)
-        if d * h * w <= positions
-    ]
-
-    def cost(box: Box) -> tuple[int, int]:
-        boxes = prod(-(-n // each) for n, each in zip(limits, box, strict=True))
-        return boxes, -box[3]
-
-    return min(found, key=cost)
+    return min(boxes_of(tap_table, positions), key=lambda box: count(tap_table, batch, box))
 
 
 def split_of(tap_table: TapTable, tiles: int, multiprocessors: int) -> int:
