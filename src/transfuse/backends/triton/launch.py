@@ -58,13 +58,15 @@ class Memory:
 class Boxes:
     """A tensor to be read in boxes; with a ``layout``, boxes that lie swizzled in shared memory.
 
-    Memory is used again and again under the same few addresses: descriptors are kept by them.
+    It is dense, or has ``strides``. Memory is used again and again under the same few addresses:
+    descriptors are kept by them.
     """
 
     number: int
     sizes: tuple[int, ...]
     box: tuple[int, ...]
     layout: Any = None
+    strides: tuple[int, ...] | None = None
     kept: dict[int, Any] = field(default_factory=dict)
     dtype: Any = None
 
@@ -82,7 +84,7 @@ class Boxes:
 
     def _descriptor(self, base: Any) -> Any:
         sizes, box = list(self.sizes), list(self.box)
-        strides = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
+        strides = list(self.strides or [prod(sizes[i + 1 :]) for i in range(len(sizes))])
         if self.layout is None:
             return TensorDescriptor(base, sizes, strides, box)
         return StripDescriptor(base, sizes, strides, box, self.layout)

@@ -1,6 +1,7 @@
 """The engines in the order in which they are asked. A new one is a folder and a line here."""
 
 from transfuse.backends.triton.engines.contract import Engine, Task, Unsuited
+from transfuse.backends.triton.engines.gemm.gemm_launch import Gemm
 from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip
 from transfuse.backends.triton.engines.hopper_window.window_launch import HopperWindow
 from transfuse.backends.triton.engines.portable.convolve_launch import Portable
@@ -8,6 +9,7 @@ from transfuse.backends.triton.engines.served import Served
 
 ENGINES: tuple[Engine, ...] = (
     HopperWindow(),
+    Gemm(),
     HopperStrip(),
     Portable(),  # serves every task, so nothing after it is asked
 )
