@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from transfuse.backends.triton import driver, parameters
-from transfuse.backends.triton.parameters import ParameterBuffers, Strange
+from transfuse.backends.triton.build import Strange
+from transfuse.backends.triton.parameters import ParameterBuffers
 from transfuse.backends.triton.versions import ANY_ROW
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
@@ -123,24 +124,41 @@ def test_a_profiler_is_told(hook: str, chained: bool, launches: Child) -> None:
     assert found["told"] == count
 
 
-STRANGE: dict[str, Any] = {
-    "clusters": {"changes": {"num_ctas": 2}},
-    "cooperative": {"changes": {"launch_cooperative_grid": True}},
-    "dependent": {"changes": {"launch_pdl": True}},
-    "scratch": {"changes": {"global_scratch_size": 64}},
-    "profile": {"changes": {"profile_scratch_size": 64}},
-    "warps": {"changes": {"num_warps": 16}},
-    "one more": {"changes": {}, "ptx": (r"\.entry \w+\(", r"\g<0>\n.param .u64 other,")},
-    "one less": {"changes": {}, "ptx": (r",\s+\.param[^,]*\n\)", "\n)")},
-    "of another size": {"changes": {}, "ptx": (r"\.u64( \.ptr)", r".u32\1")},
-    "of no size": {"changes": {}, "ptx": (r"\.param \.u32", ".param .texref")},
-    "two kernels": {"changes": {}, "ptx": (r"(?s).*", r"\g<0>\g<0>")},
+def one_more(sizes: list[int]) -> list[int]:
+    return [*sizes, 8]
+
+
+def one_less(sizes: list[int]) -> list[int]:
+    return sizes[:-1]
+
+
+def another_size(sizes: list[int]) -> list[int]:
+    return [4, *sizes[1:]]
+
+
+STRANGE: dict[str, tuple[dict[str, Any], str]] = {
+    "clusters": ({"changes": {"num_ctas": 2}}, "convolve needs more than a grid"),
+    "cooperative": ({"changes": {"launch_cooperative_grid": True}}, "convolve needs more than a"),
+    "dependent": ({"changes": {"launch_pdl": True}}, "convolve needs more than a grid"),
+    "scratch": ({"changes": {"global_scratch_size": 64}}, "convolve needs more than a grid"),
+    "profile": ({"changes": {"profile_scratch_size": 64}}, "convolve needs more than a grid"),
+    "one more": ({"changes": {}, "sizes": one_more}, "pack has "),
+    "one less": ({"changes": {}, "sizes": one_less}, "pack has "),
+    "of another size": ({"changes": {}, "sizes": another_size}, "in 4 bytes"),
+    "an old driver": ({"changes": {}, "lacking": "the CUDA driver has no such"}, "has no such"),
 }
 
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_triton_launches_what_is_not_understood(name: str, launches: Child) -> None:
-    assert launches(do="strange", **STRANGE[name], **SMALL) is True
+    """And the log says why, once."""
+    job, reason = STRANGE[name]
+    found = launches(do="strange", **job, **SMALL)
+    assert not found["buffers"]
+    assert found["launched"]
+    (line,) = found["log"]
+    assert line.startswith("kernels are launched by Triton's own launcher, which takes longer: ")
+    assert reason in line
 
 
 def test_places_are_bounded(launches: Child) -> None:
@@ -150,8 +168,25 @@ def test_places_are_bounded(launches: Child) -> None:
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "launcher", lambda: None)
-    assert ParameterBuffers.of([], [], [], 0) is None
+    monkeypatch.setattr(driver, "library", lambda: None)
+    driver.lacking.cache_clear()
+    assert driver.lacking() == "there is no CUDA driver, libcuda.so.1"
+    assert ParameterBuffers.of([], 0, 0, []) is None
+    driver.lacking.cache_clear()
+
+
+class Old:
+    """A driver of CUDA 12.0."""
+
+    cuLaunchKernelEx = cuTensorMapEncodeTiled = None
+
+
+def test_a_driver_that_does_not_tell_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "library", Old)
+    driver.lacking.cache_clear()
+    lacking = driver.lacking()
+    driver.lacking.cache_clear()
+    assert lacking == "the CUDA driver has no cuFuncGetParamInfo, which came with CUDA 12.4"
 
 
 @pytest.mark.parametrize(

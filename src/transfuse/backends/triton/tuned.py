@@ -22,6 +22,7 @@ import torch
 from transfuse import settings
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.gpu import capability as capability
 from transfuse.backends.triton.lower import Lowered, Segment, Statistic, power
 from transfuse.problem import Problem
 from transfuse.stages.window import Window
@@ -185,15 +186,6 @@ def _shown(path: Path) -> str:
 def gpu(device: torch.device) -> str:
     """The name of a GPU; Triton's interpreter has one of its own."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter"
-
-
-@lru_cache(maxsize=64)
-def capability(device: torch.device) -> int:
-    """Compute capability, as 90 for 9.0; that of the H100 where there is no GPU."""
-    if device.type != "cuda":
-        return 90
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
 
 
 Entries = Mapping[Key, Entry]

@@ -131,7 +131,7 @@ class Gemm:
         else:
             sizes = core.in_channels, outputs * anchors.phases
             w = Boxes(
-                WEIGHT, sizes, (tile.depth, tile.columns), strides=(draft.weight_strides[0], 1)
+                WEIGHT, sizes, (tile.depth, tile.columns), own_strides=(draft.weight_strides[0], 1)
             )
         count = anchors.count * (core.batch if source.crosses else 1)
         blocks = -(-count // tile.anchors)
@@ -152,7 +152,7 @@ class Gemm:
         box = (1, tile.anchors, tile.depth) if source.channels_last else (1, tile.depth, tile.anchors)
         to = Destination(all_told(task.out.strides), told(0), told(0))
         given = [
-            Boxes(X, source.sizes, box, strides=source.strides), w, At(task.out.number),
+            Boxes(X, source.sizes, box, own_strides=source.strides), w, At(task.out.number),
             draft.tensors(arguments), numbers(arguments), spread_strides(arguments), told_sizes,
             to, tile, epilogue, draft.acc,
         ]  # fmt: skip
