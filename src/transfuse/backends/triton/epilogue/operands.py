@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.epilogue.places_kernel import aligned, channel_offsets, offsets
+from transfuse.backends.triton.epilogue.places_kernel import across, channel_offsets, offsets
 
 
 @triton.jit
@@ -51,9 +51,8 @@ def placed(tensor, channels, valid, at, like, strides, SPREAD: tl.constexpr, AXI
     here = tl.expand_dims(valid, AXIS)
     if like.shape[AXIS] > 1:
         c = channel_offsets(channel, strides, INNER)
-        if UNIT > 1:
-            c, place = aligned(c, place, INNER, UNIT)
-        to = tensor + tl.expand_dims(place, AXIS) + spread(c, AXIS)
+        c, place = across(c, place, INNER, UNIT, AXIS)
+        to = tensor + place + c
         here = here & spread(live, AXIS)
     else:
         to = tensor + tl.expand_dims(place, AXIS)

@@ -34,18 +34,23 @@ def channel_offsets(channel, strides, INNER: tl.constexpr):
 
 
 @triton.jit
-def together(offset, UNIT: tl.constexpr):
-    """Offsets of which every ``UNIT`` neighbours are one aligned piece: the compiler is told so."""
-    return tl.max_contiguous(tl.multiple_of(offset, UNIT), UNIT)
+def across(channel, place, INNER: tl.constexpr, UNIT: tl.constexpr, AXIS: tl.constexpr):
+    """Offsets of channels and of positions along the axes of a tile, channels along ``AXIS``.
 
-
-@triton.jit
-def aligned(channel, place, INNER: tl.constexpr, UNIT: tl.constexpr):
-    """Offsets of channels and of positions, where ``UNIT`` neighbours are one aligned piece."""
+    ``UNIT`` neighbours are one aligned piece. The compiler is told so where an operation makes the
+    offsets: told of a function's argument, it forgets when it puts the function in its place.
+    """
+    # Along which axis of the tile elements lie side by side.
+    DOWN: tl.constexpr = UNIT if (INNER == 1) == (AXIS == 0) else 1
+    ALONG: tl.constexpr = 1 if (INNER == 1) == (AXIS == 0) else UNIT
+    channel = tl.expand_dims(channel, 1 - AXIS)
+    place = tl.expand_dims(place, AXIS)
     if INNER == 1:
-        return together(channel, UNIT), tl.multiple_of(place, UNIT)
+        channel = tl.max_contiguous(tl.multiple_of(channel, [DOWN, ALONG]), [DOWN, ALONG])
+        return channel, tl.multiple_of(place, [UNIT, UNIT])
     else:
-        return tl.multiple_of(channel, UNIT), together(place, UNIT)
+        place = tl.max_contiguous(tl.multiple_of(place, [DOWN, ALONG]), [DOWN, ALONG])
+        return tl.multiple_of(channel, [UNIT, UNIT]), place
 
 
 @triton.jit
@@ -68,19 +73,19 @@ def put_together(
     out, v, c, p, live, there, INNER: tl.constexpr, UNIT: tl.constexpr, WHOLE: tl.constexpr
 ):
     """Store by vectors of ``UNIT`` neighbours."""
-    c, p = aligned(c, p, INNER, UNIT)
-    if INNER == 1:
-        live = tl.max_constancy(live, UNIT)
-    else:
-        there = tl.max_constancy(there, UNIT)
+    DOWN: tl.constexpr = UNIT if INNER == 1 else 1
+    ALONG: tl.constexpr = 1 if INNER == 1 else UNIT
+    c, p = across(c, p, INNER, UNIT, 0)
     keep = there[None, :] if WHOLE else live[:, None] & there[None, :]
-    tl.store(out + c[:, None] + p[None, :], v, mask=keep)
+    keep = tl.max_constancy(tl.broadcast_to(keep, v.shape), [DOWN, ALONG])
+    tl.store(out + c + p, v, mask=keep)
 
 
 @triton.jit
 def put_apart(out, v, c, p, live, there, INNER: tl.constexpr, WHOLE: tl.constexpr):
     """Store one by one."""
+    p = p[None, :]
     if INNER == 4:  # neighbours mostly lie side by side: a warp is to go along them
-        p = tl.max_contiguous(p, 2)
+        p = tl.max_contiguous(p, [1, 2])
     keep = there[None, :] if WHOLE else live[:, None] & there[None, :]
-    tl.store(out + c[:, None] + p[None, :], v, mask=keep)
+    tl.store(out + c[:, None] + p, v, mask=keep)

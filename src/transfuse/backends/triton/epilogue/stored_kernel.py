@@ -9,7 +9,7 @@ import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, negative
 from transfuse.backends.triton.epilogue.places_kernel import (
-    aligned,
+    across,
     channel_offsets,
     offsets,
     write,
@@ -33,7 +33,9 @@ def finish(
     LATE: tl.constexpr = F.late
     PARTS: tl.constexpr = F.parts
     INNER: tl.constexpr = F.source_inner
-    UNIT: tl.constexpr = F.unit
+    UNIT: tl.constexpr = F.unit if F.even else 1
+    DOWN: tl.constexpr = UNIT if INNER == 1 else 1
+    ALONG: tl.constexpr = 1 if INNER == 1 else UNIT
     program, tile = parted(tl.program_id(0), sizes.tiles)
     n, part_of_channels = parted(program, sizes.groups)
     inner = tl.arange(0, F.block_c)
@@ -46,15 +48,9 @@ def finish(
     spot = Coordinates(n, d, h, w)
     place = offsets(spot, sizes.source, INNER, F.wide)
     base = channel_offsets(channel, sizes.source, INNER)
-    keep = there
-    if F.even:
-        base, place = aligned(base, place, INNER, UNIT)
-        if INNER == 1:
-            live = tl.max_constancy(live, UNIT)
-        else:
-            keep = tl.max_constancy(there, UNIT)
-    here = live[:, None] & keep[None, :]
-    first = source + base[:, None] + place[None, :]
+    base, place = across(base, place, INNER, UNIT, 0)
+    here = tl.max_constancy(live[:, None] & there[None, :], [DOWN, ALONG])
+    first = source + base + place
     v = tl.load(first, mask=here, other=0.0).to(ACC)
     if F.parts > 1:
         if F.window == "sign":
