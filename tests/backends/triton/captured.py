@@ -16,7 +16,7 @@ from torch import Tensor
 from transfuse.backends.triton import Triton
 from transfuse.backends.triton.engines import ordered
 from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip, rows
-from transfuse.backends.triton.engines.portable import convolve_launch
+from transfuse.backends.triton.engines.portable import convolve_launch, tiling
 from transfuse.backends.triton.launch import Launch
 from transfuse.chain import Chain
 from transfuse.problem import Problem
@@ -38,8 +38,10 @@ class ByRows(HopperStrip):
         yield "rows"
 
     def convolve(self, task: Any, tiles: Any) -> Any:
-        tiling = rows(task.draft, task.work)
-        return convolve_launch.add(task.draft, task.segment, task.out, task.work, *tiling)
+        tiled, tiles = rows(task.draft, task.work), tiling.heuristic(task.work, 90, "rows")
+        partials = task.draft.gather(task.segment, tiled.tiles, tiled.of_tile)
+        convolve_launch.add(task.draft, task.segment, task.out, tiled, tiles, partials)
+        return partials
 
 
 class Call:

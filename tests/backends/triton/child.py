@@ -30,6 +30,7 @@ from transfuse.backends.triton import Triton, lower
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.strides import Box
+from transfuse.backends.triton.told import UNDIVIDED, told
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
@@ -155,11 +156,14 @@ def interpret(
 def described(launch: Any) -> dict[str, Any]:
     name = launch.kernel.__name__
     found: dict[str, Any] = {"kernel": name, "programs": launch.programs}
-    if name == "convolve":
-        tile = next(each for each in launch.arguments if type(each).__name__ == "Tile")
-        keys = ("form", "box", "cross", "lone", "joined", "ordered", "depthwise", "split")
+    if name.startswith("convolve"):
+        given = {type(each).__name__: each for each in launch.arguments}
+        tile, sizes = given["Tile"], given["TileSizes"]
+        keys = ("form", "box", "lone", "joined", "depthwise")
         found |= {key: getattr(tile, key) for key in keys}
-        found["careful"] = launch.arguments[-1].careful
+        found["cross"] = tile.form == "rows" and sizes.grid[1] != UNDIVIDED
+        found["even"] = given["Destination"].even == told(1)
+        found["split"] = (sizes.split.number - 3) // 2
     return found
 
 

@@ -197,9 +197,9 @@ def test_every_form_is_met(interpreter: Any) -> None:
         "cross": (True, False),
         "lone": (True, False),
         "joined": (1, 2, 4, 8),
-        "ordered": (True, False),
+        "even": (True, False),
         "depthwise": (True, False),
-        "careful": (True, False),
+        "kernel": ("pack", "convolve", "convolve_carefully"),
     }.items():
         for value in values:
             assert met[key, value], f"{key} = {value}"

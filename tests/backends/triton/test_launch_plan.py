@@ -55,8 +55,8 @@ def kernels(found: LaunchPlan) -> str:
     [
         ("n2 ci8 co8 i9x9 k2 s2", "pack convolve"),  # every tap finds an input: none careful
         ("n2 ci8 co8 i9x9 k1", "pack convolve"),
-        ("n2 ci8 co8 i9x9 k3 s2", "pack convolve convolve"),
-        ("n2 ci8 co8 i9x9 k2 s2 op1", "pack convolve convolve"),
+        ("n2 ci8 co8 i9x9 k3 s2", "pack convolve convolve_carefully"),
+        ("n2 ci8 co8 i9x9 k2 s2 op1", "pack convolve convolve_carefully"),
         ("n2 ci8 co8 i9x9 k3 s2 g8", "pack convolve"),  # product by product in any case
     ],
 )
@@ -69,10 +69,10 @@ def test_careful_launch_where_a_tap_leaves_the_input(line: str, names: str) -> N
 @pytest.mark.parametrize(
     ("slug", "names"),
     [
-        (PLAIN, "pack convolve convolve"),
-        (SOFTMAX, "pack convolve convolve"),
-        (POOL, "pack convolve convolve merge convolve convolve"),
-        (NORM, "pack convolve convolve merge finish"),
+        (PLAIN, "pack convolve convolve_carefully"),
+        (SOFTMAX, "pack convolve convolve_carefully"),
+        (POOL, "pack convolve convolve_carefully merge convolve convolve_carefully"),
+        (NORM, "pack convolve convolve_carefully merge finish"),
     ],
 )
 def test_launches_of_the_operators(slug: str, names: str, capability: int) -> None:
@@ -94,7 +94,7 @@ def test_launches_of_the_operators(slug: str, names: str, capability: int) -> No
 def test_a_careful_launch_follows_hopper_where_weights_meet_zeros(line: str, careful: bool) -> None:
     problem = Problem.parse(line)
     found = planned(Chain(conv_transpose(2)), problem, real=True)
-    names = "pack convolve_strip" + " convolve" * careful
+    names = "pack convolve_strip" + " convolve_carefully" * careful
     assert kernels(found) == names
 
 
@@ -105,7 +105,7 @@ def test_hopper_has_loops_of_its_own(arithmetic: str) -> None:
     assert "convolve_strip" in kernels(planned(chain, case.problem, real=True))
     for capability in (80, 100):
         found = planned(chain, case.problem, capability, real=True)
-        assert kernels(found) == "pack convolve convolve"
+        assert kernels(found) == "pack convolve convolve_carefully"
 
 
 def test_where_gluon_has_no_such_views_portable_kernels_serve(
@@ -114,9 +114,9 @@ def test_where_gluon_has_no_such_views_portable_kernels_serve(
     """The loop of windows is not concerned: its boxes lie side by side."""
     monkeypatch.setattr(strip_launch, "ANY_ROW", False)
     for slug, names, engine in (
-        (PLAIN, "pack convolve convolve", "portable"),
-        (SOFTMAX, "pack convolve convolve", "portable"),
-        (MAX, "pack convolve_window convolve finish", "hopper_window"),
+        (PLAIN, "pack convolve convolve_carefully", "portable"),
+        (SOFTMAX, "pack convolve convolve_carefully", "portable"),
+        (MAX, "pack convolve_window convolve_carefully finish", "hopper_window"),
     ):
         case = OPERATORS[slug].case("benchmark").on("fp16", "cuda")
         found = planned(OPERATORS[slug].bound(case), case.problem, real=True)
@@ -136,7 +136,7 @@ def test_weights_of_the_next_slot_are_not_met(line: str, dtype: str) -> None:
     for launch in found.launches:
         if launch.kernel.__name__ == "convolve_strip":
             geometry, config = launch.arguments[-3:-1]
-            careful = kernels(found).endswith(" convolve")
+            careful = kernels(found).endswith(" convolve_carefully")
             assert geometry.kept % config.depth == 0 or careful, (geometry.kept, config.depth)
 
 

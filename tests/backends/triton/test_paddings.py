@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from transfuse.backends.triton.engines.hopper_window import window_layout
-from transfuse.backends.triton.engines.portable.tile import Tile
+from transfuse.backends.triton.engines.portable.tile import Tiled
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.tap_table import TapTable, axis_taps
@@ -121,7 +121,7 @@ def taps_of(axis: Axis, pool: int) -> TapTable:
 def test_shifts_far_back_are_divided_as_positives() -> None:
     taps = taps_of(FAR, 2)
     work = Workload(taps, 1, 3, 4, 1, 4, False, False, True, False, False)
-    tile = Tile.of(work, Tiling("rows", (1, 1, 1, 16), 8, 16, 4, 2), "max")
+    tile = Tiled.of(work, Tiling("rows", (1, 1, 1, 16), 8, 16, 4, 2), "max").tile
     for each, lift, apart in zip(taps.axes, tile.lift, tile.apart, strict=True):
         for first, count, _ in each.entries:
             assert first - max(0, count - 1) * each.step + lift * apart >= 0

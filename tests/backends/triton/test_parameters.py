@@ -63,21 +63,25 @@ def case(slug: str, arithmetic: str) -> dict[str, Any]:
 JOBS: dict[str, tuple[dict[str, Any], str, int]] = {
     "small": (
         SMALL,
-        *(("pack convolve_strip convolve", 5) if ANY_ROW else ("pack convolve", 2)),
+        *(("pack convolve_strip convolve_carefully", 3) if ANY_ROW else ("pack convolve", 2)),
     ),
     "softmax tf32": (
         case(SOFTMAX, "tf32"),
-        *(("pack convolve_strip convolve", 5) if ANY_ROW else ("pack convolve convolve", 4)),
+        *(
+            ("pack convolve_strip convolve_carefully", 3)
+            if ANY_ROW
+            else ("pack convolve convolve_carefully", 2)
+        ),
     ),
-    "windows": (case(MAX, "fp16"), "pack convolve_window convolve finish", 4),
-    "statistics": (case(NORM, "fp16"), "pack convolve convolve merge finish finish", 4),
+    "windows": (case(MAX, "fp16"), "pack convolve_window convolve_carefully finish", 2),
+    "statistics": (case(NORM, "fp16"), "pack convolve convolve_carefully merge finish finish", 2),
     "sigmoid of fp64": (
         {
             "stages": (conv_transpose(1, "bias"), sigmoid()),
             "problem": Problem.parse("n2 ci5 co7 i9 k3 s2 fp64"),
         },
-        "pack convolve convolve",
-        4,
+        "pack convolve convolve_carefully",
+        2,
     ),
     "no maps": (SMALL | {"capability": 80}, "pack convolve", 0),
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from transfuse.backends.triton.engines.portable.tile import copied
+from transfuse.backends.triton.engines.portable.tile import _copied
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.tap_table import ONE, AxisTaps, TapTable, axis_taps
 from transfuse.geometry import Axis, pooled
@@ -144,7 +144,7 @@ def test_halo_holds_every_shift() -> None:
 def test_copies_hold_every_input(form: str, box: tuple[int, int, int, int]) -> None:
     axes = (Axis(3, 2, 2), Axis(4, 3, 1, 1), Axis(5, 3, 3, 0, 2))
     tap_table = TapTable.of(axes, ((2, 2, 0),) * 3, (2, 2, 7), cover=False)
-    extent, residues, low = copied(tap_table, Tiling(form, box, 16, 16, 4, 2))
+    extent, residues, low = _copied(tap_table, Tiling(form, box, 16, 16, 4, 2))
     for axis, (n, e, r) in enumerate(zip((3, 4, 5), extent, residues, strict=True)):
         if axis or form != "batch":  # of depth, what the results need
             assert e * r >= n

@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 
 from transfuse.backends.triton import lower
-from transfuse.backends.triton.engines.portable.tile import Tile
+from transfuse.backends.triton.engines.portable.tile import Tiled
 from transfuse.backends.triton.engines.portable.tiling import (
     SHARED,
     Tiling,
     candidates,
-    crosses,
     heuristic,
     joined,
-    tiles,
 )
 from transfuse.backends.triton.engines.workload import Workload, describe
 from transfuse.backends.triton.lower import Lowered, Segment
 from transfuse.backends.triton.tap_table import TapTable
+from transfuse.backends.triton.told import UNDIVIDED
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.operators import OPERATORS
@@ -123,42 +122,37 @@ def test_tiles_cover_every_anchor_once() -> None:
     assert len(small) > 30
     for work in small[::3]:
         for config in list(candidates(work, 90))[::5]:
-            seen = covered(work, config)
-            anchors = work.tap_table.each("anchors")
-            assert len(seen) == len(set(seen)) == work.batch * prod(anchors), (work, config)
+            fast = Tiled.of(work, config, "max" if work.windowed else "")
+            for tiled in (fast, fast.carefully()):
+                seen = covered(tiled)
+                anchors = work.batch * prod(work.tap_table.each("anchors"))
+                assert len(seen) == len(set(seen)) == anchors, (work, config)
 
 
-def covered(work: Workload, config: Tiling) -> list[tuple[int, ...]]:
-    tile = Tile.of(work, config, "max" if work.windowed else "")
-    anchors, box = work.tap_table.each("anchors"), config.box
-    cross = config.form == "rows" and crosses(work, box)
+def covered(tiled: Tiled) -> list[tuple[int, ...]]:
+    anchors, batch = tiled.work.tap_table.each("anchors"), tiled.work.batch
     seen = []
-    for at in range(tiles(work, config.form, box, cross)):
-        for p in range(config.positions):
-            n, d, h, w = place(work, tile, config, cross, at, p)
-            if n < work.batch and d < anchors[0] and h < anchors[1] and w < anchors[2]:
+    for at in range(tiled.tiles):
+        for p in range(tiled.tile.positions):
+            n, d, h, w = place(tiled, at, p)
+            if n < batch and d < anchors[0] and h < anchors[1] and w < anchors[2]:
                 seen.append((n, d, h, w))
     return seen
 
 
-def place(
-    work: Workload, tile: Tile, config: Tiling, cross: bool, at: int, p: int
-) -> tuple[int, int, int, int]:
-    anchors, (b0, b1, b2, b3) = work.tap_table.each("anchors"), config.box
-    if config.form == "rows":
-        pitch = work.tap_table.each("pitch")
-        if cross:
-            n, row = divmod(at * b3 + p, prod(pitch))
-        else:
-            n, row = at // tile.tiles_of_sample, at % tile.tiles_of_sample * b3 + p
-        return n, row // (pitch[1] * pitch[2]), row // pitch[2] % pitch[1], row % pitch[2]
-    if config.form == "box":
-        deep, high, wide = (-(-a // b) for a, b in zip(anchors, (b1, b2, b3), strict=True))
+def place(tiled: Tiled, at: int, p: int) -> tuple[int, int, int, int]:
+    b0, b1, b2, b3 = tiled.tile.box
+    grid = [2**31 if each == UNDIVIDED else (each.number - 3) // 2 for each in tiled.sizes.grid]
+    if tiled.tile.form == "rows":
+        n, at = divmod(at, grid[0])
+        more, row = divmod(at * b3 + p, grid[1])
+        return n + more, row // grid[2], row % grid[2] // grid[3], row % grid[3]
+    if tiled.tile.form == "box":
+        wide, high, deep = grid
         d, h, w = at // (wide * high) % deep, at // wide % high, at % wide
         n = at // (wide * high * deep)
         return n, d * b1 + p // (b3 * b2), h * b2 + p // b3 % b2, w * b3 + p % b3
-    samples = -(-work.batch // b3)
-    high, wide = -(-anchors[1] // b1), -(-anchors[2] // b2)
+    samples, wide, high = grid
     n, at = at % samples * b3 + p % b3, at // samples
     w, at = at % wide * b2 + p // b3 % b2, at // wide
     h, at = at % high * b1 + p // (b3 * b2) % b1, at // high

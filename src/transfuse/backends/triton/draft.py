@@ -14,7 +14,7 @@ from transfuse.backends.triton.epilogue.records import Destination, Epilogue, Ga
 from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.launch import UNREAD, All, Launch
 from transfuse.backends.triton.lower import Lowered, Segment
-from transfuse.backends.triton.packing.packed_layout import PackedInput, PackedWeights
+from transfuse.backends.triton.packing.packed_layout import Copies
 from transfuse.backends.triton.strides import Five, Order, Three, inner, three, wide
 from transfuse.backends.triton.told import all_told, told
 from transfuse.elements import ELEMENTS
@@ -89,7 +89,7 @@ class Draft:
         self.bytes = 0
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
-        self.packed: dict[tuple[PackedInput, PackedWeights], PackedCopies] = {}
+        self.packed: dict[Copies, PackedCopies] = {}
         self.acc, self.written = ACC[core.dtype], written or ELEMENTS[core.dtype].dtype
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
 

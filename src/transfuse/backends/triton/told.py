@@ -34,3 +34,7 @@ def divisor(number: int) -> Divisor:
     """
     shift = (number - 1).bit_length()
     return Divisor(told(number), told(-(-(1 << 31 + shift) // number)), told(shift))
+
+
+UNDIVIDED = Divisor(told(0), told(1 << 31), told(31))
+"""Stands for a number larger than all: ``n`` goes 0 times into it, and is left."""

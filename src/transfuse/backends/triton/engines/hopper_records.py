@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from transfuse.backends.triton.draft import Draft, Place, gathered
+from transfuse.backends.triton.engines.portable.tiling import used_rows
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.epilogue.records import Epilogue
 from transfuse.backends.triton.lower import Segment
-from transfuse.backends.triton.strides import Five, linear, three
+from transfuse.backends.triton.strides import Five, Three, linear, three
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,22 @@ def fixed(
         strides=out.strides,
         part=out.part,
     )
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where the anchors of a tile of rows lie, compiled for one size."""
+
+    positions: int
+    anchors: Three
+    extent: Three
+    cross: bool
+    joined: int
+
+    @property
+    def tiles_of_sample(self) -> int:
+        """Where tiles do not cross samples."""
+        return -(-used_rows(self.anchors, self.extent) // self.positions)
 
 
 class Ring(NamedTuple):

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.epilogue.places_kernel import across, channel_offsets, offsets
+from transfuse.backends.triton.epilogue.places_kernel import channel_offsets, offsets
 
 
 @triton.jit
@@ -47,13 +47,12 @@ def placed(tensor, channels, valid, at, like, strides, SPREAD: tl.constexpr, AXI
     channel, live = channels
     INNER: tl.constexpr = SPREAD.inner
     UNIT: tl.constexpr = SPREAD.unit
-    place = offsets(at, strides, INNER, True)
+    to = tensor + tl.expand_dims(offsets(at, strides, INNER, True, UNIT), AXIS)
     here = tl.expand_dims(valid, AXIS)
     if like.shape[AXIS] > 1:
-        c = channel_offsets(channel, strides, INNER)
-        c, place = across(c, place, INNER, UNIT, AXIS)
-        to = tensor + place + c
+        to += spread(channel_offsets(channel, 0, strides, INNER, UNIT), AXIS)
         here = here & spread(live, AXIS)
-    else:
-        to = tensor + tl.expand_dims(place, AXIS)
+    if UNIT > 1:
+        ALONG: tl.constexpr = AXIS if INNER == 1 else 1 - AXIS
+        here = tl.max_constancy(here, [UNIT, 1] if ALONG == 0 else [1, UNIT])
     return tl.load(to, mask=here, other=0.0).to(like.dtype)

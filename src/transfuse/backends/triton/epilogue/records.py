@@ -16,7 +16,7 @@ class Operands(NamedTuple):
 
     tensors: Any
     numbers: Any
-    strides: Any = ()
+    strides: Any = None
 
 
 class Channels(NamedTuple):
@@ -86,8 +86,7 @@ class StoredEpilogue:
     parts: int
     source_inner: int
     inner: int
-    unit: int
-    even: bool  # source and results alike, ``unit`` of them at a time
+    unit: int  # neighbours that are one aligned piece, of source and results alike
     wide: bool
 
 

@@ -4,7 +4,7 @@ from transfuse.backends.triton.draft import Draft, Partials
 from transfuse.backends.triton.epilogue.op_table import thirds
 from transfuse.backends.triton.epilogue.statistics_kernel import merge
 from transfuse.backends.triton.launch import All, At
-from transfuse.backends.triton.lower import power
+from transfuse.backends.triton.lower import stepped
 
 
 def add(draft: Draft, at: int, fast: Partials, careful: Partials, wild: int | None = None) -> None:
@@ -13,7 +13,7 @@ def add(draft: Draft, at: int, fast: Partials, careful: Partials, wild: int | No
     run, careful_run = fast.run * statistic.size, careful.run * statistic.size
     count = fast.plane // run
     halves = draft.memory(count), draft.memory(count)
-    block = min(1024, power(run))
+    block = stepped(run, 1024)
     numbers: tuple[float, ...] = thirds(statistic.eps)
     running: tuple[int, ...] = ()
     if statistic.running is not None:

@@ -8,12 +8,7 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, negative
-from transfuse.backends.triton.epilogue.places_kernel import (
-    across,
-    channel_offsets,
-    offsets,
-    write,
-)
+from transfuse.backends.triton.epilogue.places_kernel import channel_offsets, kept, offsets, write
 from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
@@ -33,9 +28,7 @@ def finish(
     LATE: tl.constexpr = F.late
     PARTS: tl.constexpr = F.parts
     INNER: tl.constexpr = F.source_inner
-    UNIT: tl.constexpr = F.unit if F.even else 1
-    DOWN: tl.constexpr = UNIT if INNER == 1 else 1
-    ALONG: tl.constexpr = 1 if INNER == 1 else UNIT
+    UNIT: tl.constexpr = F.unit
     program, tile = parted(tl.program_id(0), sizes.tiles)
     n, part_of_channels = parted(program, sizes.groups)
     inner = tl.arange(0, F.block_c)
@@ -46,11 +39,10 @@ def finish(
     d, rest = parted(p, sizes.plane)
     h, w = parted(rest, sizes.line)
     spot = Coordinates(n, d, h, w)
-    place = offsets(spot, sizes.source, INNER, F.wide)
-    base = channel_offsets(channel, sizes.source, INNER)
-    base, place = across(base, place, INNER, UNIT, 0)
-    here = tl.max_constancy(live[:, None] & there[None, :], [DOWN, ALONG])
-    first = source + base + place
+    place = offsets(spot, sizes.source, INNER, F.wide, UNIT)
+    base = channel_offsets(channel, 0, sizes.source, INNER, UNIT)
+    here = kept(live, there, INNER, UNIT)
+    first = source + base[:, None] + place[None, :]
     v = tl.load(first, mask=here, other=0.0).to(ACC)
     if F.parts > 1:
         if F.window == "sign":
@@ -82,4 +74,4 @@ def finish(
         at = partials + row.to(tl.int64) * plain(sizes.tiles[0]) + tile
         put(at, plain(gathered.plane), gather(v, there, LATE), live)
     if F.stored:
-        write(out, v, Channels(channel, live), there, spot, to, F, False)
+        write(out, v, Channels(channel, live), there, spot, n * 0, to, F, UNIT)

@@ -30,6 +30,9 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     table = arguments.table(each.after)
     statistic = None if each.late is None else draft.lowered.statistics[each.late]
     unit = draft.stored_unit(out)
+    lain = [(source.strides, group)] + [(out.strides, each.result.c)] * each.stores
+    if source.part % unit or not all(order.even(c, strides, unit) for strides, c in lain):
+        unit = 1
     what = StoredEpilogue(
         block_c=block_c,
         block_p=block_p,
@@ -44,7 +47,6 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
         source_inner=inner(source.strides),
         inner=inner(out.strides),
         unit=unit,
-        even=order.even(group, source.strides, unit) and source.part % unit == 0,
         wide=wide(each.source, source.strides) or wide(each.result, out.strides),
     )
     tiles, groups = -(-positions // block_p), -(-channels // group)

@@ -1,42 +1,43 @@
-"""The copies a convolution reads: how input and weights lie in them. Plain integers and names."""
+"""The copies a convolution reads: how input and weights lie in them. Plain integers and names.
+
+``Copies`` are the numbers; of these, and of how tensors lie, ``PackedInput`` and ``PackedWeights``
+hold what the kernel is compiled for, ``InputSizes`` and ``WeightSizes`` what it is told.
+"""
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any, NamedTuple
 
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.lower import power
 from transfuse.backends.triton.strides import Five, Three
 
+PADDED = 16
+"""Channels of a group are padded to a multiple of it, unless a group has one."""
+
 
 @dataclass(frozen=True)
-class PackedInput:
-    """Rows of channels: (residue, sample, depth, height, width), or samples innermost.
+class Copies:
+    """Rows of channels: (residue, sample, depth, height, width), or samples innermost; and rows of
+    output channels with a slot of ``kept`` input channels for each tap.
 
-    ``source`` are the sizes of the tensor, ``inputs`` those after the prologue, ``extent`` those
-    of the copy, whose first depth is ``low``.
+    ``extent`` are the sizes of the copy of the input, whose first depth is ``low``.
     """
 
-    strides: Five
-    source: Three
-    inputs: Three
-    pool: str
-    kernel: Three
-    stride: Three
-    padding: Three
-    residues: Three
     extent: Three
+    residues: Three
     low: int
-    batch_last: bool
+    samples_last: bool
+    taps: Three
     groups: int
     group_channels: int
+    group_outputs: int
     kept: int
-    before: OpTable
-    after: OpTable
-    tf32: bool
-    wide: bool
+    rows: int
 
     @property
     def channels(self) -> int:
+        """Of a row of the input."""
         return self.groups * self.kept
 
     @property
@@ -44,19 +45,59 @@ class PackedInput:
         return self.extent[1] * self.extent[2]
 
     @property
-    def block_c(self) -> int:
-        return min(power(self.channels), 64)
+    def slots(self) -> int:
+        return prod(self.taps)
+
+    def input_rows(self, batch: int) -> int:
+        return prod(self.residues) * batch * prod(self.extent)
 
     @property
-    def block_p(self) -> int:
-        return max(16, min(4096 // self.block_c, power(self.plane)))
+    def weight_sizes(self) -> tuple[int, int]:
+        return self.groups * self.rows, self.slots * self.kept
 
-    @property
-    def run(self) -> int:
-        """Elements of a window that lie side by side and are loaded at once."""
-        simple = self.kernel[2] == self.stride[2] and prod(self.residues) == 1
-        whole = self.padding[2] == 0 and self.inputs[2] * self.kernel[2] <= self.source[2]
-        return self.kernel[2] if simple and whole and self.kernel[2] in (2, 4) else 1
+    def strides(self, batch: int) -> Five:
+        """Rows of the input from one residue, sample, depth, line, position to the next."""
+        d, h, w = self.extent
+        if self.samples_last:
+            return batch * d * h * w, 1, batch * h * w, batch * w, batch
+        return batch * d * h * w, d * h * w, h * w, w, 1
+
+    def axes(self, batch: int, form: str) -> tuple[int, ...]:
+        """The copy of the input as the five axes that a form reads."""
+        residues, (d, h, w) = prod(self.residues), self.extent
+        if form == "rows":
+            return 1, 1, 1, self.input_rows(batch), self.channels
+        if form == "box":
+            return residues * batch, d, h, w, self.channels
+        return residues * d, h, w, batch, self.channels
+
+
+@dataclass(frozen=True)
+class PackedInput:
+    """What ``pack`` is compiled for, of the input.
+
+    ``inner``: the axis along which it lies side by side; ``unit``: so many of them, or of those of
+    a window's line, are one aligned piece; ``run``: elements of a window that lie side by side and
+    are loaded at once; ``padded``: the copy's channels are a multiple of ``PADDED``.
+    """
+
+    inner: int
+    unit: int
+    pool: str
+    kernel: Three
+    stride: Three
+    padding: Three
+    run: int
+    residues: Three
+    low: int
+    samples_last: bool
+    padded: bool
+    block_c: int
+    block_p: int
+    before: OpTable
+    after: OpTable
+    tf32: bool
+    wide: bool
 
     @property
     def members(self) -> int:
@@ -66,35 +107,38 @@ class PackedInput:
     @property
     def samples(self) -> int:
         """Samples of one program: side by side in the copy, if they are innermost there."""
-        return 4 if self.batch_last else 1
+        return 4 if self.samples_last else 1
 
-    @property
-    def channel_blocks(self) -> int:
-        return -(-self.channels // self.block_c)
 
-    @property
-    def plane_blocks(self) -> int:
-        return -(-self.plane // self.block_p)
+class InputSizes(NamedTuple):
+    """What ``pack`` is told of the input. Divisors: ``channel_blocks``, ``plane_blocks``, ``deep``
+    (the copy's depth), ``sample_blocks``, ``line`` and ``kept``. ``width``: the copy's channels,
+    where these are padded a ``PADDED``\\ th of them."""
 
-    def rows(self, batch: int) -> int:
-        return prod(self.residues) * batch * self.extent[0] * self.plane
-
-    def programs(self, batch: int) -> int:
-        planes = prod(self.residues) * -(-batch // self.samples) * self.extent[0]
-        return planes * self.plane_blocks * self.channel_blocks
+    batch: Any
+    block: Any
+    strides: Any
+    source: Any
+    inputs: Any
+    channel_blocks: Any
+    plane_blocks: Any
+    deep: Any
+    sample_blocks: Any
+    plane: Any
+    line: Any
+    kept: Any
+    group_channels: Any
+    width: Any
 
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """Rows of output channels; a slot of ``kept`` input channels for each tap."""
+    """What ``pack`` is compiled for, of the weights."""
 
-    strides: Five
     taps: Three
-    groups: int
-    group_channels: int
-    group_outputs: int
-    kept: int
-    rows: int
+    padded: bool
+    block_t: int
+    block_c: int
     tf32: bool
 
     @property
@@ -102,21 +146,39 @@ class PackedWeights:
         return prod(self.taps)
 
     @property
-    def block_t(self) -> int:
-        return min(64, power(self.slots))
-
-    @property
-    def block_c(self) -> int:
-        return min(64, power(self.kept))
-
-    @property
-    def channel_blocks(self) -> int:
-        return -(-self.kept // self.block_c)
-
-    @property
     def tap_blocks(self) -> int:
         return -(-self.slots // self.block_t)
 
-    @property
-    def programs(self) -> int:
-        return self.groups * self.rows * self.tap_blocks * self.channel_blocks
+
+class WeightSizes(NamedTuple):
+    """What ``pack`` is told of the weights. Divisors: ``channel_blocks``, ``rows``. ``kept``: where
+    channels are padded a ``PADDED``\\ th of those of a slot."""
+
+    programs: Any
+    strides: Any
+    channel_blocks: Any
+    rows: Any
+    group_channels: Any
+    group_outputs: Any
+    kept: Any
+
+
+def block_of(channels: int, plane: int) -> tuple[int, int]:
+    """Channels and positions of one program: of few kinds, since a kernel is built for each."""
+    block_c = min(power(channels), 64)
+    most = min(1024, 4096 // block_c)
+    few = max(16, most // 8)
+    return block_c, few if plane <= few else most
+
+
+def unit_of(strides: Five, axis: int, line: int, inputs: int, most: int) -> int:
+    """How many neighbours along width are one aligned piece of the input, wherever they start.
+
+    ``line``, ``inputs``: elements of a line of the copy, and those of them that are there.
+    """
+    if axis != 4:
+        return 1
+    for unit in (most, 2):
+        if not any(n % unit for n in (*strides[:4], line, inputs)):
+            return unit
+    return 1

@@ -10,13 +10,13 @@ from transfuse.backends.triton.engines.hopper_strip import strip_layout
 from transfuse.backends.triton.engines.hopper_strip.strip_kernel import convolve_strip
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripGeometry, StripTiling
 from transfuse.backends.triton.engines.portable import convolve_launch, tiling
-from transfuse.backends.triton.engines.portable.tile import Tile
-from transfuse.backends.triton.engines.portable.tiling import Tiling
+from transfuse.backends.triton.engines.portable.tile import Tiled
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.epilogue import statistics_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
-from transfuse.backends.triton.launch import NO_MORE, UNREAD, At, Boxes
+from transfuse.backends.triton.launch import NO_MORE, At, Boxes
 from transfuse.backends.triton.packing import packing_launch
+from transfuse.backends.triton.packing.packed_layout import Copies
 from transfuse.backends.triton.versions import ANY_ROW
 
 SHORT, LONG = 256, 1024
@@ -75,10 +75,10 @@ class HopperStrip:
         stored: so a layout is chosen, and then chosen again.
         """
         draft, core, work = task.draft, task.draft.core, task.work
-        _, tile = rows(draft, work)
+        kept = rows(draft, work).copies.kept
         stored = (draft.written if task.out.number == OUT else draft.wide).itemsize
         geometry = StripGeometry.of(
-            work.tap_table, core.batch, core.out_channels, tile.kept, cross=False
+            work.tap_table, core.batch, core.out_channels, kept, cross=False
         )
         epilogue = fixed(draft, task.segment, task.out, OpArguments(), ordered=False)
         first = strip_layout.choose(geometry, draft.item, epilogue, stored)
@@ -102,14 +102,9 @@ class HopperStrip:
         draft, segment, work = task.draft, task.segment, task.work
         fast = self.convolve(task, tiles)
         careful, wild = fast, None
-        portable, tile = rows(draft, work)
-        if leaves(work, tile):
-            if fast.partials != UNREAD:
-                careful = convolve_launch.gather(draft, segment, work, portable, tile)
-                wild = packing_launch.add(draft, work.tap_table, tile).wild
-            convolve_launch.add(
-                draft, segment, task.out, work, portable, tile, careful=True, partials=careful
-            )
+        tiled = rows(draft, work)
+        if leaves(work, tiled.copies):
+            careful, wild = convolve_launch.add_careful(draft, segment, task.out, tiled)
         statistic = gathered(segment)
         if statistic is not None:
             statistics_launch.add(draft, statistic, fast, careful, wild)
@@ -118,13 +113,13 @@ class HopperStrip:
         """The launch of the strips; where it leaves what it gathers."""
         draft, core, work = task.draft, task.draft.core, task.work
         geometry, strip = tiles.geometry, tiles.tiling
-        _, tile = rows(draft, work)
-        copy, packed, *_ = packing_launch.add(draft, work.tap_table, tile)
+        copies = rows(draft, work).copies
+        copy, packed, *_ = packing_launch.add(draft, work.tap_table, copies)
         partials = draft.gather(task.segment, tiles.blocks, strip.partials(geometry))
         arguments = OpArguments()
         fixed(draft, task.segment, task.out, arguments, geometry.ordered)  # tensors and numbers
-        sizes = core.batch * geometry.sample, tile.kept
-        weights = tile.rows, tile.slots * tile.kept
+        sizes = core.batch * geometry.sample, copies.kept
+        weights = copies.weight_sizes
         given = [
             Boxes(copy, sizes, (strip.box, strip.depth), strip.layout),
             Boxes(copy, sizes, (strip.halo or strip.box, strip.depth), strip.layout),
@@ -139,16 +134,16 @@ class HopperStrip:
         return partials
 
 
-def rows(draft: Draft, work: Workload) -> tuple[Tiling, Tile]:
-    """The portable tile that reads the same packed input as this engine."""
-    tiles = tiling.heuristic(work, draft.gpu.capability, "rows")
-    return tiles, Tile.of(work, tiles, "")
+def rows(draft: Draft, work: Workload) -> Tiled:
+    """Portable tiles that read the same copies as this engine."""
+    return Tiled.of(work, tiling.heuristic(work, draft.gpu.capability, "rows"), "")
 
 
-def leaves(work: Workload, tile: Tile) -> bool:
+def leaves(work: Workload, copies: Copies) -> bool:
     """Whether weights that are not finite may meet zeros here, so that a careful launch follows."""
     # A block of channels may read on into the next tap's weights, and multiply by zero.
-    reads_on = tile.slots > 1 and tile.kept % strip_layout.depth_of(tile.kept, work.item) > 0
+    depth = strip_layout.depth_of(copies.kept, work.item)
+    reads_on = copies.slots > 1 and copies.kept % depth > 0
     return work.tap_table.leaves or reads_on
 
 

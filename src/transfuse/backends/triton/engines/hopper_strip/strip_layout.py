@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Any
 
-from transfuse.backends.triton.engines.hopper_records import FixedEpilogue
-from transfuse.backends.triton.engines.portable.tile import Block
+from transfuse.backends.triton.engines.hopper_records import Block, FixedEpilogue
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.strides import Three
 from transfuse.backends.triton.tap_table import TapTable
@@ -111,8 +110,7 @@ class StripGeometry:
 
     def rows(self, positions: int) -> Block:
         """Tiles of ``positions`` anchors."""
-        box, order = (1, 1, 1, positions), tuple(range(self.joined))
-        return Block("rows", box, self.anchors, self.extent, self.cross, order)
+        return Block(positions, self.anchors, self.extent, self.cross, self.joined)
 
     def held(self, depth: int) -> int:
         """Blocks of weights of one (depth, height) class; 0 if classes differ in work."""

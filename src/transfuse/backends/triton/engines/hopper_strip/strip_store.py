@@ -10,7 +10,6 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from transfuse.backends.triton.engines.portable.anchors import anchors
 from transfuse.backends.triton.epilogue.arithmetic import narrow
 from transfuse.backends.triton.epilogue.records import Channels
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
@@ -88,6 +87,21 @@ def finish_tile(
             write(out, v, channel, live, n0, there, place, A, AXIS)
 
 
+@triton.jit
+def anchors(tile, p, T: tl.constexpr):
+    """Sample and anchor of each result ``p`` of a tile, width classes side by side: n, d, h, w."""
+    LINE: tl.constexpr = T.extent[2] * T.joined
+    PLANE: tl.constexpr = T.extent[1] * LINE
+    if T.cross:  # tiles run on from one sample into the next
+        at = tile * (T.positions * T.joined) + p
+        n = at // (T.extent[0] * PLANE)
+        at = at % (T.extent[0] * PLANE)
+    else:
+        n = tile // T.tiles_of_sample + 0 * p
+        at = tile % T.tiles_of_sample * (T.positions * T.joined) + p
+    return n, at // PLANE, at // LINE % T.extent[1], at % LINE
+
+
 @gluon.jit
 def places(
     p, tile, batch, CONSUMER: gl.constexpr, G: gl.constexpr, C: gl.constexpr, A: gl.constexpr
@@ -96,12 +110,12 @@ def places(
     block, cd, ch, _ = tile
     T: gl.constexpr = rows_of(G, C)
     START: gl.constexpr = CONSUMER * C.positions * G.joined
-    n0, _, _, _ = anchors(block, START, batch, T, True)
+    n0, _, _, _ = anchors(block, START, T)
     if A.linear:  # rows follow each other as results do
         at = block % T.tiles_of_sample * (C.tile * G.joined) + START + p
         return n0, (at < G.sample * G.joined) & (n0 < batch), at * A.strides[4]
     else:
-        n, d, h, u = anchors(block, START + p, batch, T, True)
+        n, d, h, u = anchors(block, START + p, T)
         yd = d * G.classes[0] + cd
         yh = h * G.classes[1] + ch
         there = (n < batch) & (yd < G.results[0]) & (yh < G.results[1]) & (u < G.results[2])

@@ -11,7 +11,7 @@ from transfuse.backends.triton.engines.hopper_window import window_layout
 from transfuse.backends.triton.engines.hopper_window.window_kernel import convolve_window
 from transfuse.backends.triton.engines.hopper_window.window_layout import Rings, WindowGeometry
 from transfuse.backends.triton.engines.portable import convolve_launch, tiling
-from transfuse.backends.triton.engines.portable.tile import Tile
+from transfuse.backends.triton.engines.portable.tile import Tiled
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.epilogue import stored_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
@@ -73,14 +73,14 @@ class HopperWindow:
         geometry, rings = tiles.geometry, tiles.rings
         alone, rest = apart(task.segment, core.out_channels)
         shares = draft.between(alone.result, "batch", geometry.split)
-        tile = Tile.of(work, tiles.portable, kind_of(task.segment.window))
-        rows, packed, *_ = packing_launch.add(draft, work.tap_table, tile)
+        tiled = Tiled.of(work, tiles.portable, kind_of(task.segment.window))
+        rows, packed, *_ = packing_launch.add(draft, work.tap_table, tiled.copies)
         layouts = [swizzled(rings.swizzle, draft.item, rank) for rank in (5, 2)]
-        weights = tile.rows, tile.slots * tile.kept
+        weights = tiled.copies.weight_sizes
         programs = geometry.tiles * geometry.split
         arguments = OpArguments()
         epilogue = fixed(draft, alone, shares, arguments, ordered=False)
-        boxes = packing_launch.sizes(tile, core.batch), (*geometry.box, rings.depth)
+        boxes = tiled.copies.axes(core.batch, "batch"), (*geometry.box, rings.depth)
         given = [
             Boxes(rows, *boxes, layouts[0]),
             Boxes(packed, weights, (geometry.padded, rings.depth), layouts[1]),
@@ -89,5 +89,5 @@ class HopperWindow:
         ]  # fmt: skip
         draft.add(convolve_window, min(draft.gpu.multiprocessors, programs), given, num_warps=4)
         if work.tap_table.leaves:
-            convolve_launch.add(draft, alone, shares, work, tiles.portable, tile, careful=True)
+            convolve_launch.add_careful(draft, alone, shares, tiled)
         stored_launch.add(draft, rest, shares, task.out)

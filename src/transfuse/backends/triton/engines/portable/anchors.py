@@ -4,63 +4,49 @@
 Three *forms*. ``rows``: consecutive rows of a flat copy, halos between the lines; every shift is
 one offset. ``box``: a box of depth, height, width of one sample. ``batch``: a box of depth,
 height, width and samples, samples innermost; a box of one position skips taps that fall outside.
+
+``S`` are ``TileSizes``, ``T`` is a ``Tile``.
 """
 
 import triton
 import triton.language as tl
 
+from transfuse.backends.triton.told_kernel import parted, plain
+
 
 @triton.jit
-def anchors(tile, p, batch, T: tl.constexpr, JOINED: tl.constexpr = False):
-    """Sample and anchor of each position ``p`` of a tile: n, d, h, w. Positions may be numbers.
-
-    ``JOINED``: positions are results, the width classes of an anchor side by side.
-    """
-    BOX: tl.constexpr = T.joined_box if JOINED else T.box
-    ANCHORS: tl.constexpr = T.joined_anchors if JOINED else T.anchors
-    EXTENT: tl.constexpr = T.joined_extent if JOINED else T.extent
+def anchors(tile, p, S, T: tl.constexpr):
+    """Sample and anchor of each position ``p`` of a tile: n, d, h, w. Positions may be numbers."""
+    BOX: tl.constexpr = T.box
     if T.form == "rows":
-        LINE: tl.constexpr = EXTENT[2]
-        PLANE: tl.constexpr = EXTENT[1] * LINE
-        if T.cross:  # tiles run on from one sample into the next
-            at = tile * BOX[3] + p
-            n = at // (EXTENT[0] * PLANE)
-            at = at % (EXTENT[0] * PLANE)
-        else:
-            n = tile // T.tiles_of_sample + 0 * p
-            at = tile % T.tiles_of_sample * BOX[3] + p
-        return n, at // PLANE, at // LINE % EXTENT[1], at % LINE
+        n, tile = parted(tile, S.grid[0])
+        more, at = parted(tile * BOX[3] + p, S.grid[1])
+        d, at = parted(at, S.grid[2])
+        h, w = parted(at, S.grid[3])
+        return n + more, d, h, w
     elif T.form == "box":
-        WIDE: tl.constexpr = (ANCHORS[2] + BOX[3] - 1) // BOX[3]
-        HIGH: tl.constexpr = (ANCHORS[1] + BOX[2] - 1) // BOX[2]
-        DEEP: tl.constexpr = (ANCHORS[0] + BOX[1] - 1) // BOX[1]
-        w = tile % WIDE * BOX[3] + p % BOX[3]
-        tile = tile // WIDE
-        h = tile % HIGH * BOX[2] + p // BOX[3] % BOX[2]
-        tile = tile // HIGH
-        d = tile % DEEP * BOX[1] + p // (BOX[3] * BOX[2])
-        return tile // DEEP + 0 * p, d, h, w
+        tile, w = parted(tile, S.grid[0])
+        tile, h = parted(tile, S.grid[1])
+        n, d = parted(tile, S.grid[2])
+        w = w * BOX[3] + p % BOX[3]
+        h = h * BOX[2] + p // BOX[3] % BOX[2]
+        d = d * BOX[1] + p // (BOX[3] * BOX[2])
+        return n + 0 * p, d, h, w
     else:
-        samples = (batch + BOX[3] - 1) // BOX[3]
-        WIDE: tl.constexpr = (ANCHORS[2] + BOX[2] - 1) // BOX[2]
-        HIGH: tl.constexpr = (ANCHORS[1] + BOX[1] - 1) // BOX[1]
-        n = tile % samples * BOX[3] + p % BOX[3]
-        tile = tile // samples
-        w = tile % WIDE * BOX[2] + p // BOX[3] % BOX[2]
-        tile = tile // WIDE
-        h = tile % HIGH * BOX[1] + p // (BOX[3] * BOX[2]) % BOX[1]
-        return n, tile // HIGH * BOX[0] + p // (BOX[3] * BOX[2] * BOX[1]), h, w
+        tile, n = parted(tile, S.grid[0])
+        tile, w = parted(tile, S.grid[1])
+        d, h = parted(tile, S.grid[2])
+        n = n * BOX[3] + p % BOX[3]
+        w = w * BOX[2] + p // BOX[3] % BOX[2]
+        h = h * BOX[1] + p // (BOX[3] * BOX[2]) % BOX[1]
+        return n, d * BOX[0] + p // (BOX[3] * BOX[2] * BOX[1]), h, w
 
 
 @triton.jit
-def row_of(n, d, h, w, batch, residue, T: tl.constexpr):
+def row_of(n, d, h, w, residue, S, T: tl.constexpr):
     """The row of the copy that holds an input."""
-    if T.form == "batch":
-        deep = residue * T.extent[0] + d - T.low
-        return ((deep * T.extent[1] + h) * T.extent[2] + w) * batch + n
-    else:
-        sample = (residue * batch + n) * T.extent[0] + d
-        return (sample * T.extent[1] + h) * T.extent[2] + w
+    row = residue * plain(S.copy[0]) + n * plain(S.copy[1]) + (d - T.low) * plain(S.copy[2])
+    return row + h * plain(S.copy[3]) + w * plain(S.copy[4])
 
 
 @triton.jit
@@ -75,7 +61,7 @@ def divided(offset, residue, AXIS: tl.constexpr, T: tl.constexpr):
 
 
 @triton.jit
-def load_rows(x, first, batch, offset, channel, T: tl.constexpr):
+def load_rows(x, first, offset, channel, S, T: tl.constexpr):
     """The tile of input at an offset from the anchors that start at ``first``: [P, depth].
 
     ``first`` is n, d, h, w; ``offset`` is in inputs along depth, height and width.
@@ -91,12 +77,11 @@ def load_rows(x, first, batch, offset, channel, T: tl.constexpr):
     oh, residue = divided(oh, residue, 1, T)
     ow, residue = divided(ow, residue, 2, T)
     if T.form == "rows":
-        row = row_of(n, d + od, h + oh, w + ow, batch, residue, T)
-        tile = x.load([0, 0, 0, row, channel])
+        tile = x.load([0, 0, 0, row_of(n, d + od, h + oh, w + ow, residue, S, T), channel])
     elif T.form == "box":
-        tile = x.load([residue * batch + n, d + od, h + oh, w + ow, channel])
+        tile = x.load([residue * plain(S.batch) + n, d + od, h + oh, w + ow, channel])
     else:
-        deep = residue * T.extent[0] + d + od - T.low
+        deep = residue * plain(S.deep) + d + od - T.low
         tile = x.load([deep, h + oh, w + ow, n, channel])
     POSITIONS: tl.constexpr = T.positions
     DEPTH: tl.constexpr = T.depth

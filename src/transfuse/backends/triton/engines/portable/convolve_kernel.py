@@ -6,17 +6,13 @@ every member of the window; members meet in a running maximum or sum, width clas
 that neighbours in memory are stored together, then come the tile ops, the statistic, the store.
 ``T`` is a ``Tile``, ``A`` an ``Epilogue``, ``M`` a ``Multiply``: all that is known when a kernel is
 compiled. What is known when it runs goes from function to function in the records of
-``tile_records.py``.
+``tile_records.py``; ``S`` are its ``TileSizes``.
 """
 
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.engines.portable.anchors import (
-    anchors,
-    load_rows,
-    row_of,
-)
+from transfuse.backends.triton.engines.portable.anchors import anchors, load_rows, row_of
 from transfuse.backends.triton.engines.portable.tile_records import (
     Cell,
     ChannelBlock,
@@ -28,7 +24,7 @@ from transfuse.backends.triton.epilogue.places_kernel import write
 from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, join, nothing, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
-from transfuse.backends.triton.told_kernel import plain
+from transfuse.backends.triton.told_kernel import over, parted, plain
 
 
 @triton.jit
@@ -54,42 +50,44 @@ def taps_of(table, cell, member, T: tl.constexpr):
 
 
 @triton.jit
-def within(first, count, slot, at, AXIS: tl.constexpr, T: tl.constexpr):
+def within(first, count, slot, at, inputs, STEP: tl.constexpr):
     """The taps of an axis that find an input at all, for one anchor at input ``at``."""
-    begin = (first + at - T.inputs[AXIS] + T.step[AXIS]) // T.step[AXIS]
-    begin = tl.where(first + at < T.inputs[AXIS], 0, begin)
-    end = tl.minimum(count, (first + at + T.step[AXIS]) // T.step[AXIS])
+    begin = (first + at - inputs + STEP) // STEP
+    begin = tl.where(first + at < inputs, 0, begin)
+    end = tl.minimum(count, (first + at + STEP) // STEP)
     end = tl.where(first + at < 0, 0, end)
-    return first - begin * T.step[AXIS], tl.maximum(end - begin, 0), slot + begin
+    return first - begin * STEP, tl.maximum(end - begin, 0), slot + begin
 
 
 @triton.jit
-def accumulate(factors, cell, member, block, T: tl.constexpr, M: tl.constexpr):
+def accumulate(factors, cell, member, block, S, T: tl.constexpr, M: tl.constexpr):
     """Outputs of one class and one member of the window, [channels, anchors]: on tensor cores."""
     CHANNELS: tl.constexpr = T.channels
     POSITIONS: tl.constexpr = T.positions
     ACC: tl.constexpr = M.acc
     DOT: tl.constexpr = M.dot
-    n, d, h, u = anchors(cell.tile, 0, cell.batch, T)
+    n, d, h, u = anchors(cell.tile, 0, S, T)
     fd, nd, sd, fh, nh, sh, fw, nw, sw = taps_of(factors.table, cell, member, T)
     if T.lone:
-        fd, nd, sd = within(fd, nd, sd, d * T.residues[0], 0, T)
-        fh, nh, sh = within(fh, nh, sh, h * T.residues[1], 1, T)
-        fw, nw, sw = within(fw, nw, sw, u * T.residues[2], 2, T)
+        fd, nd, sd = within(fd, nd, sd, d * T.residues[0], plain(S.inputs[0]), T.step[0])
+        fh, nh, sh = within(fh, nh, sh, h * T.residues[1], plain(S.inputs[1]), T.step[1])
+        fw, nw, sw = within(fw, nw, sw, u * T.residues[2], plain(S.inputs[2]), T.step[2])
+    kept = plain(S.kept)
+    first = block.group * kept
     acc = tl.zeros([CHANNELS, POSITIONS], ACC)
     # Counters instead of divisions: these would take as long as the products.
     td = 0
     th = 0
     tw = 0
     k = 0
-    for _ in range(nd * nh * nw * T.blocks):
+    for _ in range(nd * nh * nw * (kept // T.depth)):
         offset = (fd - td * T.step[0], fh - th * T.step[1], fw - tw * T.step[2])
-        rows = load_rows(factors.x, (n, d, h, u), cell.batch, offset, block.group * T.kept + k, T)
+        rows = load_rows(factors.x, (n, d, h, u), offset, first + k, S, T)
         slot = ((sd + td) * T.taps[1] + sh + th) * T.taps[2] + sw + tw
-        acc = multiply_add(factors.w.load([block.row, slot * T.kept + k]), rows.T, acc, ACC, DOT)
+        acc = multiply_add(factors.w.load([block.row, slot * kept + k]), rows.T, acc, ACC, DOT)
         k += T.depth
-        tw += tl.where(k == T.kept, 1, 0)
-        k = tl.where(k == T.kept, 0, k)
+        tw += tl.where(k == kept, 1, 0)
+        k = tl.where(k == kept, 0, k)
         th += tl.where(tw == nw, 1, 0)
         tw = tl.where(tw == nw, 0, tw)
         td += tl.where(th == nh, 1, 0)
@@ -98,7 +96,7 @@ def accumulate(factors, cell, member, block, T: tl.constexpr, M: tl.constexpr):
 
 
 @triton.jit
-def accumulate_exact(factors, cell, member, block, T: tl.constexpr, M: tl.constexpr):
+def accumulate_singly(factors, cell, member, block, S, T: tl.constexpr, M: tl.constexpr):
     """The same, product by product: where a group has one channel, and where weights hold NaN.
 
     What a tap finds outside the input is not multiplied, so no NaN or Inf of a weight shows there.
@@ -107,67 +105,68 @@ def accumulate_exact(factors, cell, member, block, T: tl.constexpr, M: tl.conste
     POSITIONS: tl.constexpr = T.positions
     ACC: tl.constexpr = M.acc
     p = tl.arange(0, POSITIONS)
-    batch = cell.batch
     channel, live = block.channels
-    n, d, h, u = anchors(cell.tile, p, batch, T)
+    n, d, h, u = anchors(cell.tile, p, S, T)
     fd, nd, sd, fh, nh, sh, fw, nw, sw = taps_of(factors.table, cell, member, T)
     row = (block.row + tl.arange(0, CHANNELS)).to(tl.int64)
-    weights = factors.weights + row * (T.slots * T.kept)
+    kept = plain(S.kept)
+    weights = factors.weights + row * (T.slots * kept)
     acc = tl.zeros([CHANNELS, POSITIONS], ACC)
-    for t in range(nd * nh * nw * T.group_channels):
-        tap = t // T.group_channels
-        ci = t % T.group_channels
+    for t in range(nd * nh * nw * plain(S.group_channels[0])):
+        tap, ci = parted(t, S.group_channels)
         td = tap // (nh * nw)
         th = tap // nw % nh
         tw = tap % nw
         i = d * T.residues[0] + fd - td * T.step[0]
         j = h * T.residues[1] + fh - th * T.step[1]
         k = u * T.residues[2] + fw - tw * T.step[2]
-        there = (i >= 0) & (i < T.inputs[0]) & (j >= 0) & (j < T.inputs[1]) & (n < batch)
-        there = live[:, None] & (there & (k >= 0) & (k < T.inputs[2]))[None, :]
+        there = (n < plain(S.batch)) & (i >= 0) & (i < plain(S.inputs[0]))
+        there &= (j >= 0) & (j < plain(S.inputs[1])) & (k >= 0) & (k < plain(S.inputs[2]))
+        there = live[:, None] & there[None, :]
         residue = i % T.apart[0] * T.apart[1] + j % T.apart[1]
         residue = residue * T.apart[2] + k % T.apart[2]
-        at = row_of(n, i // T.apart[0], j // T.apart[1], k // T.apart[2], batch, residue, T)
-        at = at.to(tl.int64)[None, :] * (T.groups * T.kept)
+        at = row_of(n, i // T.apart[0], j // T.apart[1], k // T.apart[2], residue, S, T)
+        at = at.to(tl.int64)[None, :] * plain(S.width)
         if T.depthwise:
-            at += (channel // T.group_outputs)[:, None]
+            at += over(channel, S.group_outputs)[:, None]
         else:
-            at += block.group * T.kept + ci
+            at += block.group * kept + ci
         slot = ((sd + td) * T.taps[1] + sh + th) * T.taps[2] + sw + tw
-        factor = tl.load(weights + slot * T.kept + ci, mask=live, other=0.0).to(ACC)
+        factor = tl.load(weights + slot * kept + ci, mask=live, other=0.0).to(ACC)
         part = tl.load(factors.rows + at, mask=there, other=0.0).to(ACC) * factor[:, None]
         acc += tl.where(there, part, 0.0)
     return acc
 
 
 @triton.jit
-def outputs(factors, cell, member, block, T: tl.constexpr, M: tl.constexpr):
+def outputs(factors, cell, member, block, S, T: tl.constexpr, M: tl.constexpr):
     """The convolution's outputs of one class and one member of the window: [channels, anchors]."""
-    if T.depthwise or M.careful:
-        acc = accumulate_exact(factors, cell, member, block, T, M)
+    if M.singly:
+        acc = accumulate_singly(factors, cell, member, block, S, T, M)
     else:
-        acc = accumulate(factors, cell, member, block, T, M)
+        acc = accumulate(factors, cell, member, block, S, T, M)
     return acc
 
 
 @triton.jit
-def member_places(p, cell, member, T: tl.constexpr):
+def member_places(p, cell, member, S, T: tl.constexpr):
     """Which anchors meet an output of the convolution with a member of their window."""
-    n, d, h, u = anchors(cell.tile, p, cell.batch, T)
+    n, d, h, u = anchors(cell.tile, p, S, T)
     od = (d * T.classes[0] + cell.cd) * T.window_stride[0] - T.window_padding[0]
     oh = (h * T.classes[1] + cell.ch) * T.window_stride[1] - T.window_padding[1]
     ow = (u * T.classes[2] + cell.cw) * T.window_stride[2] - T.window_padding[2]
     od += member // (T.members[1] * T.members[2])
     oh += member // T.members[2] % T.members[1]
     ow += member % T.members[2]
-    there = (n < cell.batch) & (d < T.anchors[0]) & (h < T.anchors[1]) & (u < T.anchors[2])
-    there &= (od >= 0) & (od < T.outputs[0]) & (oh >= 0) & (oh < T.outputs[1])
-    return there & (ow >= 0) & (ow < T.outputs[2])
+    there = (n < plain(S.batch)) & (d < plain(S.anchors[0])) & (h < plain(S.anchors[1]))
+    there &= (u < plain(S.anchors[2])) & (od >= 0) & (od < plain(S.outputs[0]))
+    there &= (oh >= 0) & (oh < plain(S.outputs[1]))
+    return there & (ow >= 0) & (ow < plain(S.outputs[2]))
 
 
 @triton.jit
 def meet(
-    factors, cell, block, share, partial, operands,
+    factors, cell, block, share, partial, operands, S,
     T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
     """The results of one class: the convolution's outputs, or what a window makes of them.
@@ -182,14 +181,14 @@ def meet(
     EARLY: tl.constexpr = A.early
     BEFORE: tl.constexpr = A.before
     if T.window == "":
-        one = outputs(factors, cell, 0, block, T, M)
+        one = outputs(factors, cell, 0, block, S, T, M)
     else:
         p = tl.arange(0, POSITIONS)
         none = 0.0 if T.window == "sum" else float("-inf")
         one = tl.full([CHANNELS, POSITIONS], none, ACC)
-        for member in range(share * T.share, (share + 1) * T.share):
-            part = outputs(factors, cell, member, block, T, M)
-            there = member_places(p, cell, member, T)
+        for member in range(share * plain(S.share), (share + 1) * plain(S.share)):
+            part = outputs(factors, cell, member, block, S, T, M)
+            there = member_places(p, cell, member, S, T)
             part = apply_ops(part, block.channels, there, cell.n0, operands, 1, BEFORE, 0, WHOLE)
             if EARLY != "":
                 partial = join(partial, gather(part, there, EARLY), EARLY)
@@ -205,16 +204,20 @@ def meet(
 
 
 @triton.jit
-def result_places(p, cell, T: tl.constexpr, JOINED: tl.constexpr):
-    """Sample and place of each result of a tile, and which of them there are."""
-    n, d, h, u = anchors(cell.tile, p, cell.batch, T, JOINED)
-    ANCHORS: tl.constexpr = T.joined_anchors if JOINED else T.anchors
+def result_places(p, cell, S, T: tl.constexpr, JOINED: tl.constexpr):
+    """Where each result of a tile belongs, and which of them there are.
+
+    Positions are anchors, or the results of ``JOINED`` width classes of each side by side.
+    """
+    n, d, h, u = anchors(cell.tile, p // JOINED, S, T)
     yd = d * T.classes[0] + cell.cd
     yh = h * T.classes[1] + cell.ch
-    yw = u * (T.classes[2] // (T.joined if JOINED else 1)) + cell.cw
-    there = (n < cell.batch) & (d < ANCHORS[0]) & (h < ANCHORS[1]) & (u < ANCHORS[2])
-    there &= (yd < T.results[0]) & (yh < T.results[1]) & (yw < T.results[2])
-    return n, yd, yh, yw, there
+    yw = u * T.classes[2] + cell.cw
+    if JOINED > 1:  # these are all width classes
+        yw += p % JOINED
+    there = (n < plain(S.batch)) & (yd < plain(S.results[0]))
+    there &= (yh < plain(S.results[1])) & (yw < plain(S.results[2]))
+    return Coordinates(n, yd, yh, yw), there
 
 
 @triton.jit
@@ -234,14 +237,35 @@ def not_finite(wild, copied):
 
 
 @triton.jit
-def convolve(
-    x, w, rows, weights, out, table, wild, copied, batch, tensors, numbers, strides, partials, to,
-    gathered, programs, T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
+def channels_of(group, of_group, S, T: tl.constexpr):
+    """The channels of a block of a group."""
+    inner = of_group * T.channels + tl.arange(0, T.channels)
+    return Channels(group * plain(S.tiled) + inner, inner < plain(S.tiled))
+
+
+@triton.jit
+def store(
+    out, v, cell, group, of_group, share, to, S,
+    T: tl.constexpr, A: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
-    """Tiles, as many at once as programs run. A careful launch (``M.careful``) is a second one that
-    leaves at once unless weights hold NaN or Inf: such a weight must not meet the zeros around the
-    input. As a branch of the first launch it would cost that one its registers.
-    """
+    """Store the results of a tile, width classes side by side."""
+    JOINED: tl.constexpr = T.joined
+    POSITIONS: tl.constexpr = T.positions
+    spot, there = result_places(tl.arange(0, POSITIONS * JOINED), cell, S, T, JOINED)
+    if A.summed:
+        channel = tl.arange(0, 1)
+        channels = Channels(channel, channel == 0)
+    else:
+        channels = channels_of(group, of_group, S, T)
+    write(out, v, channels, there, spot, share, to, A, UNIT, T.whole or A.summed)
+
+
+@triton.jit
+def compute(
+    program, factors, out, partials, operands, to, gathered, S,
+    T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """One tile: convolution, tile ops, statistic, store."""
     CHANNELS: tl.constexpr = T.channels
     POSITIONS: tl.constexpr = T.positions
     JOINED: tl.constexpr = T.joined
@@ -250,81 +274,103 @@ def convolve(
     EARLY: tl.constexpr = A.early
     LATE: tl.constexpr = A.late
     AFTER: tl.constexpr = A.after
-    if M.careful:
-        if not not_finite(wild, copied):
-            return
+    rest, of_channels = parted(program, S.channel_blocks)
+    # Depth and height classes next to each other in time: they read the same input.
+    cw = rest % (T.classes[2] // T.joined)
+    rest = rest // (T.classes[2] // T.joined)
+    ch = rest % T.classes[1]
+    rest = rest // T.classes[1]
+    cd = rest % T.classes[0]
+    tile, share = parted(rest // T.classes[0], S.split)
+
+    group, of_group = parted(of_channels, S.blocks_of_group)
+    channels = channels_of(group, of_group, S, T)
+    channel, live = channels
+    row = group * plain(S.rows) + of_group * T.channels
+    n0, _, _, _ = anchors(tile, 0, S, T)
+    p = tl.arange(0, POSITIONS)
+    flip = 1.0
+    if T.window == "sign":
+        sign = tl.load(operands.tensors[A.sign] + channel, mask=live, other=0.0)
+        flip = tl.where(negative(sign), -1.0, 1.0).to(ACC)[:, None]
+    block = ChannelBlock(channels, row, group, flip)
+    partial = nothing(tl.sum(tl.zeros([CHANNELS, POSITIONS], ACC), 1), EARLY + LATE)
+    if A.only_gathers:  # class by class: a statistic takes them as they come
+        for j in range(JOINED):
+            cell = Cell(tile, n0, cd, ch, cw + j)
+            v, partial = meet(factors, cell, block, share, partial, operands, S, T, A, M)
+            spot, there = result_places(p, cell, S, T, 1)
+            v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
+            partial = join(partial, gather(v, there, LATE), LATE)
+    else:
+        for j in tl.static_range(JOINED):
+            cell = Cell(tile, n0, cd, ch, cw + T.order[j])
+            one, partial = meet(factors, cell, block, share, partial, operands, S, T, A, M)
+            # Classes come in bit-reversed order: neighbours in memory end up side by side.
+            if j % 2 == 1:
+                one = tl.reshape(tl.join(single, one), [CHANNELS, 2 * POSITIONS])
+                if j % 4 == 3:
+                    one = tl.reshape(tl.join(double, one), [CHANNELS, 4 * POSITIONS])
+                    if j % 8 == 7:
+                        one = tl.reshape(tl.join(fourfold, one), [CHANNELS, 8 * POSITIONS])
+                    else:
+                        fourfold = one
+                else:
+                    double = one
+            else:
+                single = one
+            v = one
+        cell = Cell(tile, n0, cd, ch, cw)
+        spot, there = result_places(tl.arange(0, POSITIONS * JOINED), cell, S, T, JOINED)
+        v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
+        if A.summed:
+            channel = tl.arange(0, 1)
+            live = channel == 0
+        if LATE != "":
+            partial = gather(v, there, LATE)
+    if EARLY != "" or LATE != "":
+        of_class = (share * T.classes[0] + cd) * T.classes[1] + ch
+        of_class = of_class * (T.classes[2] // T.joined) + cw
+        of_tile = plain(S.split[0]) * T.of_tile
+        tiles = plain(gathered.tiles)
+        at = (tile // tiles * plain(gathered.counted) + channel).to(tl.int64)
+        at = at * (tiles * of_tile) + tile % tiles * of_tile + of_class
+        put(partials + at, plain(gathered.plane), partial, live)
+    if A.stored:
+        UNIT: tl.constexpr = A.unit
+        # Places are computed once more in each branch: across one, they would take registers.
+        if plain(to.even) > 0:
+            store(out, v, cell, group, of_group, share, to, S, T, A, UNIT)
+        else:
+            store(out, v, cell, group, of_group, share, to, S, T, A, 1)
+
+
+@triton.jit
+def convolve(
+    x, w, rows, weights, out, table, partials, tensors, numbers, strides, to, gathered, S,
+    T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """A program for each tile. ``x`` and ``w`` are descriptors of the copies ``rows`` and
+    ``weights``, unless products are made one by one; ``table`` has the taps of the three axes.
+    """
     factors = Factors(x, w, rows, weights, table)
     operands = Operands(tensors, numbers, strides)
-    for program in range(tl.program_id(0), programs, tl.num_programs(0)):
-        of_channels = program % T.channel_blocks
-        rest = program // T.channel_blocks
-        # Depth and height classes next to each other in time: they read the same input.
-        cw = rest % (T.classes[2] // T.joined)
-        rest = rest // (T.classes[2] // T.joined)
-        ch = rest % T.classes[1]
-        rest = rest // T.classes[1]
-        cd = rest % T.classes[0]
-        rest = rest // T.classes[0]
-        share = rest % T.split
-        tile = rest // T.split
+    compute(tl.program_id(0), factors, out, partials, operands, to, gathered, S, T, A, M)
 
-        group = of_channels // T.blocks_of_group
-        inner = of_channels % T.blocks_of_group * T.channels + tl.arange(0, CHANNELS)
-        channel = group * T.tiled + inner
-        live = inner < T.tiled
-        row = group * T.rows + of_channels % T.blocks_of_group * T.channels
-        n0, _, _, _ = anchors(tile, 0, batch, T)
-        p = tl.arange(0, POSITIONS)
-        flip = 1.0
-        if T.window == "sign":
-            sign = tl.load(tensors[A.sign] + channel, mask=live, other=0.0)
-            flip = tl.where(negative(sign), -1.0, 1.0).to(ACC)[:, None]
-        channels = Channels(channel, live)
-        block = ChannelBlock(channels, row, group, flip)
-        partial = nothing(tl.sum(tl.zeros([CHANNELS, POSITIONS], ACC), 1), EARLY + LATE)
-        if A.only_gathers:  # class by class: a statistic takes them as they come
-            for j in range(JOINED):
-                cell = Cell(tile, batch, n0, cd, ch, cw + j)
-                v, partial = meet(factors, cell, block, share, partial, operands, T, A, M)
-                n, yd, yh, yw, there = result_places(p, cell, T, False)
-                spot = Coordinates(n, yd, yh, yw)
-                v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
-                partial = join(partial, gather(v, there, LATE), LATE)
-        else:
-            for j in tl.static_range(JOINED):
-                cell = Cell(tile, batch, n0, cd, ch, cw + T.order[j])
-                one, partial = meet(factors, cell, block, share, partial, operands, T, A, M)
-                # Classes come in bit-reversed order: neighbours in memory end up side by side.
-                if j % 2 == 1:
-                    one = tl.reshape(tl.join(single, one), [CHANNELS, 2 * POSITIONS])
-                    if j % 4 == 3:
-                        one = tl.reshape(tl.join(double, one), [CHANNELS, 4 * POSITIONS])
-                        if j % 8 == 7:
-                            one = tl.reshape(tl.join(fourfold, one), [CHANNELS, 8 * POSITIONS])
-                        else:
-                            fourfold = one
-                    else:
-                        double = one
-                else:
-                    single = one
-                v = one
-            pj = tl.arange(0, POSITIONS * JOINED)
-            cell = Cell(tile, batch, n0, cd, ch, cw)
-            n, yd, yh, yw, there = result_places(pj, cell, T, True)
-            spot = Coordinates(n, yd, yh, yw)
-            v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
-            if A.summed:
-                channel = tl.arange(0, 1)
-                live = channel == 0
-            if LATE != "":
-                partial = gather(v, there, LATE)
-        if EARLY != "" or LATE != "":
-            of_class = (share * T.classes[0] + cd) * T.classes[1] + ch
-            of_class = of_class * (T.classes[2] // T.joined) + cw
-            tiles = plain(gathered.tiles)
-            at = (tile // tiles * plain(gathered.counted) + channel).to(tl.int64)
-            at = at * (tiles * T.of_tile) + tile % tiles * T.of_tile + of_class
-            put(partials + at, plain(gathered.plane), partial, live)
-        if A.stored:
-            share_of_out = out + share.to(tl.int64) * plain(to.part)
-            write(share_of_out, v, Channels(channel, live), there, spot, to, A, T.whole or A.summed)
+
+@triton.jit
+def convolve_carefully(
+    rows, weights, out, table, wild, copied, partials, tensors, numbers, strides, to, gathered, S,
+    T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
+):  # fmt: skip
+    """A second launch, which leaves at once unless weights hold NaN or Inf: such a weight must not
+    meet the zeros around the input. As a branch of the first it would cost that one its registers.
+
+    Tiles, as many at once as programs run.
+    """
+    if not not_finite(wild, plain(copied)):
+        return
+    factors = Factors(rows, weights, rows, weights, table)
+    operands = Operands(tensors, numbers, strides)
+    for program in range(tl.program_id(0), plain(S.programs), tl.num_programs(0)):
+        compute(program, factors, out, partials, operands, to, gathered, S, T, A, M)

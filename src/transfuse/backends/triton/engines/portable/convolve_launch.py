@@ -15,15 +15,15 @@ from transfuse.backends.triton.draft import (
 )
 from transfuse.backends.triton.engines.contract import Task
 from transfuse.backends.triton.engines.portable import tiling
-from transfuse.backends.triton.engines.portable.convolve_kernel import convolve
-from transfuse.backends.triton.engines.portable.tile import Multiply, Tile
+from transfuse.backends.triton.engines.portable.convolve_kernel import convolve, convolve_carefully
+from transfuse.backends.triton.engines.portable.tile import Multiply, Tiled
 from transfuse.backends.triton.engines.portable.tiling import Tiling
-from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.epilogue import statistics_launch, stored_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.launch import At, Boxes
 from transfuse.backends.triton.lower import Segment
 from transfuse.backends.triton.packing import packing_launch
+from transfuse.backends.triton.told import told
 from transfuse.problem import Problem
 
 
@@ -54,59 +54,65 @@ class Portable:
 def _emit(draft: Draft, segment: Segment, out: Place, tiles: Tiling) -> None:
     """The convolution and what follows; once more for weights that are not finite."""
     work = draft.workload(segment)
-    tile = Tile.of(work, tiles, kind_of(segment.window))
-    found = add(draft, segment, out, work, tiles, tile)
-    if work.tap_table.leaves and not tile.depthwise:
-        add(draft, segment, out, work, tiles, tile, careful=True, partials=found)
+    tiled = Tiled.of(work, tiles, kind_of(segment.window))
+    found = draft.gather(segment, tiled.tiles, tiled.of_tile)
+    add(draft, segment, out, tiled, tiles, found)
+    careful, wild = found, None
+    if work.tap_table.leaves and not work.depthwise:
+        careful, wild = add_careful(draft, segment, out, tiled)
     statistic = gathered(segment)
     if statistic is not None:
-        statistics_launch.add(draft, statistic, found, found)
-
-
-def gather(draft: Draft, segment: Segment, work: Workload, tiles: Tiling, tile: Tile) -> Partials:
-    """Memory for what the tiles of a segment gather."""
-    count = tiling.tiles(work, tiles.form, tiles.box, tile.cross)
-    return draft.gather(segment, count, tile.of_tile)
+        statistics_launch.add(draft, statistic, found, careful, wild)
 
 
 def add(
-    draft: Draft,
-    segment: Segment,
-    out: Place,
-    work: Workload,
-    tiles: Tiling,
-    tile: Tile,
-    careful: bool = False,
-    partials: Partials | None = None,
-) -> Partials:
-    """All tiles; ``careful``, once more for weights that are not finite, else idle."""
-    core, batch = draft.core, draft.core.batch
-    rows, packed, wild, copied = packing_launch.add(draft, work.tap_table, tile)
-    order = tile.order_of_results
-    arguments = OpArguments(draft.spread, lambda strides: draft.unit(order, tile.tiled, strides))
-    epilogue = draft.epilogue(segment, out, arguments)
-    if partials is None:
-        partials = gather(draft, segment, work, tiles, tile)
+    draft: Draft, segment: Segment, out: Place, tiled: Tiled, tiles: Tiling, partials: Partials
+) -> None:
+    """All tiles, a program each."""
+    tile, copies, batch = tiled.tile, tiled.copies, draft.core.batch
+    rows, packed, *_ = packing_launch.add(draft, tiled.work.tap_table, copies)
     x: At | Boxes = At(rows)
     w: At | Boxes = At(packed)
     if not tile.depthwise:
-        x = Boxes(rows, packing_launch.sizes(tile, batch), (*tiles.box, tiles.depth))
-        sizes = tile.groups * tile.rows, tile.slots * tile.kept
-        w = Boxes(packed, sizes, (tiles.channels, tiles.depth))
-    count = tiling.tiles(work, tiles.form, tiles.box, tile.cross)
-    programs = count * tile.of_tile * tile.channel_blocks
+        x = Boxes(rows, copies.axes(batch, tile.form), (*tile.box, tile.depth))
+        w = Boxes(packed, copies.weight_sizes, (tile.channels, tile.depth))
+    multiply = Multiply(draft.acc, _dot(draft.core), singly=tile.depthwise)
     given: list[Any] = [
-        x, w, At(rows), At(packed), At(out.number), draft.constant(work.tap_table.flat), At(wild),
-        copied, batch, draft.tensors(arguments), numbers(arguments), spread_strides(arguments),
-        At(partials.partials), draft.destination(out, order, tile.tiled),
-        draft.gathered(segment, partials), programs, tile, epilogue,
-        Multiply(draft.acc, _dot(core), careful),
+        x, w, At(rows), At(packed), At(out.number), draft.constant(tiled.work.tap_table.flat),
+        *_given(draft, segment, out, tiled, partials), multiply,
     ]  # fmt: skip
-    if careful:
-        draft.add(convolve, min(programs, 128), given, num_warps=32, num_stages=1)
-    else:
-        draft.add(convolve, programs, given, num_warps=tiles.warps, num_stages=tiles.stages)
-    return partials
+    draft.add(convolve, tiled.programs, given, num_warps=tiles.warps, num_stages=tiles.stages)
+
+
+def add_careful(draft: Draft, segment: Segment, out: Place, fast: Tiled) -> tuple[Partials, int]:
+    """Once more all results, from the copies of ``fast``, where weights are not finite.
+
+    Gives what it gathers, and the number of what tells whether weights are not finite.
+    """
+    tiled = fast.carefully()
+    partials = draft.gather(segment, tiled.tiles, tiled.of_tile)
+    rows, packed, wild, copied = packing_launch.add(draft, tiled.work.tap_table, tiled.copies)
+    given: list[Any] = [
+        At(rows), At(packed), At(out.number), draft.constant(tiled.work.tap_table.flat), At(wild),
+        told(copied), *_given(draft, segment, out, tiled, partials),
+        Multiply(draft.acc, "", singly=True),
+    ]  # fmt: skip
+    draft.add(convolve_carefully, min(tiled.programs, 128), given, num_warps=32, num_stages=1)
+    return partials, wild
+
+
+def _given(
+    draft: Draft, segment: Segment, out: Place, tiled: Tiled, partials: Partials
+) -> list[Any]:
+    """What follows the copies among the arguments of either kernel, up to the products."""
+    order, tile = tiled.order, tiled.tile
+    arguments = OpArguments(draft.spread, lambda strides: draft.unit(order, tiled.tiled, strides))
+    epilogue = draft.epilogue(segment, out, arguments)
+    return [
+        At(partials.partials), draft.tensors(arguments), numbers(arguments),
+        spread_strides(arguments), draft.destination(out, order, tiled.tiled),
+        draft.gathered(segment, partials), tiled.sizes, tile, epilogue,
+    ]  # fmt: skip
 
 
 def _dot(core: Problem) -> str:

@@ -1,29 +1,55 @@
-"""What a kernel knows of its tiles when it is compiled: plain integers and names."""
+"""Tiles of a convolution: what a kernel is compiled for, and the numbers that it is told."""
 
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from transfuse.backends.triton.engines.portable.tiling import Tiling, crosses, joined, used_rows
+from transfuse.backends.triton.engines.portable.tile_records import TileSizes
+from transfuse.backends.triton.engines.portable.tiling import (
+    LEAST,
+    Tiling,
+    crosses,
+    joined,
+    tiles,
+    used_rows,
+)
 from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.lower import power
+from transfuse.backends.triton.packing.packed_layout import Copies
 from transfuse.backends.triton.strides import Box, Order, Three
 from transfuse.backends.triton.tap_table import TapTable
+from transfuse.backends.triton.told import UNDIVIDED, Divisor, all_told, divisor, told
 
 
 @dataclass(frozen=True)
-class Block:
-    """Where the anchors of a tile lie, as ``anchors.py`` takes it.
+class Tile:
+    """What a kernel is compiled for: the tiling, and what kernel, stride, padding, dilation and
+    window say of taps. Nothing of batch, sizes or numbers of channels, but for ``whole``: whether
+    every channel of every tile is a real one.
 
-    Names as in ``tap_table`` and ``tiling``; three numbers go by axis. ``extent``: rows of the copy
-    along each axis; ``order``: the width classes of one tile.
+    Names as in ``tap_table`` and ``tiling``; three numbers go by axis. ``order``: the width classes
+    of one tile; ``apart``: residues that lie apart in the copy, whose first depth is ``low``;
+    ``lift``: what makes every shift of a tap positive.
     """
 
     form: str
     box: Box
-    anchors: Three
-    extent: Three
-    cross: bool
     order: tuple[int, ...]
+    classes: Three
+    members: Three
+    residues: Three
+    apart: Three
+    lift: Three
+    step: Three
+    low: int
+    taps: Three
+    window: str
+    window_stride: Three
+    window_padding: Three
+    depthwise: bool
+    whole: bool
+    channels: int
+    depth: int
 
     @property
     def positions(self) -> int:
@@ -32,98 +58,6 @@ class Block:
     @property
     def joined(self) -> int:
         return len(self.order)
-
-    @property
-    def joined_box(self) -> Box:
-        """The box in results instead of anchors: width classes side by side."""
-        return *self.box[:3], self.box[3] * self.joined
-
-    @property
-    def joined_anchors(self) -> Three:
-        return *self.anchors[:2], self.anchors[2] * self.joined
-
-    @property
-    def joined_extent(self) -> Three:
-        return *self.extent[:2], self.extent[2] * self.joined
-
-    @property
-    def tiles_of_sample(self) -> int:
-        """Of the form ``rows``, where tiles do not cross samples."""
-        return -(-used_rows(self.anchors, self.extent) // self.box[3])
-
-
-@dataclass(frozen=True)
-class Tile(Block):
-    """A tile of a convolution.
-
-    ``apart``: residues that lie apart in the copy; ``lift``: what makes every shift of a tap
-    positive; ``kept``, ``rows``: channels of a group in the copies of the input and of the weights,
-    padded.
-    """
-
-    classes: Three
-    members: Three
-    residues: Three
-    apart: Three
-    lift: Three
-    step: Three
-    low: int
-    inputs: Three
-    outputs: Three
-    results: Three
-    taps: Three
-    window: str
-    window_stride: Three
-    window_padding: Three
-    depthwise: bool
-    groups: int
-    group_channels: int
-    group_outputs: int
-    kept: int
-    rows: int
-    channels: int
-    depth: int
-    split: int
-
-    @classmethod
-    def of(cls, work: Workload, config: Tiling, window: str) -> "Tile":
-        tap_table, depthwise = work.tap_table, work.depthwise
-        extent, apart, low = copied(tap_table, config)
-        padded = -(-work.channels // config.depth) * config.depth
-        rows = -(-work.outputs // config.channels) * config.channels
-        d, h, w = (len(line.order) for line in tap_table.axes)
-        deep, high, wide = (max(1 << 16, -line.low) for line in tap_table.axes)
-        return cls(
-            form=config.form,
-            box=config.box,
-            anchors=tap_table.each("anchors"),
-            extent=extent,
-            cross=config.form == "rows" and crosses(work, config.box),
-            order=_bit_reversed(joined(tap_table, config.form)),
-            classes=tap_table.each("classes"),
-            members=tap_table.each("members"),
-            residues=tap_table.each("residues"),
-            apart=apart,
-            lift=(deep, high, wide),
-            step=tap_table.each("step"),
-            low=low,
-            inputs=tap_table.each("inputs"),
-            outputs=tap_table.each("outputs"),
-            results=tap_table.each("results"),
-            taps=(d, h, w),
-            window=window,
-            window_stride=tap_table.each("window_stride"),
-            window_padding=tap_table.each("window_padding"),
-            depthwise=depthwise,
-            groups=work.groups,
-            group_channels=work.channels,
-            group_outputs=work.outputs,
-            kept=1 if depthwise else padded,
-            rows=work.outputs if depthwise else rows,
-            channels=config.channels,
-            depth=config.depth,
-            split=config.split,
-        )
 
     @property
     def lone(self) -> bool:
@@ -135,71 +69,207 @@ class Tile(Block):
         return prod(self.taps)
 
     @property
-    def blocks(self) -> int:
-        """Blocks of the channels summed over."""
-        return -(-self.kept // self.depth)
+    def of_tile(self) -> int:
+        """Tiles for the same anchors: one for each class, but for width classes that are joined."""
+        return prod(self.classes) // self.joined
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A segment that is cut into tiles, which read ``copies``.
+
+    ``lines``: of the form ``rows``, the rows that tiles run over along each axis; ``cross``: they
+    run on from one sample into the next; ``split``: programs that share the members of a window.
+    """
+
+    tile: Tile
+    work: Workload
+    copies: Copies
+    lines: Three
+    cross: bool
+    split: int
+
+    @classmethod
+    def of(cls, work: Workload, config: Tiling, window: str) -> "Tiled":
+        """Tiles as a tiling has them, to be read by boxes of the copies."""
+        copies = _copies(work, config)
+        cross = config.form == "rows" and crosses(work, config.box)
+        order = _bit_reversed(joined(work.tap_table, config.form))
+        tile = _tile(work, config, copies, order, window)
+        return cls(tile, work, copies, copies.extent, cross, config.split)
+
+    def carefully(self) -> "Tiled":
+        """Tiles of the same results from the same copies, alike for all sizes and forms: anchors of
+        one sample in a row, class by class.
+        """
+        channels = max(LEAST, power(self.tiled))
+        if not self.work.all_channels:
+            channels = min(channels, 64)
+        config = Tiling("rows", (1, 1, 1, 8192 // channels), channels, LEAST, 32, 1)
+        tile = _tile(self.work, config, self.copies, (0,), self.tile.window)
+        anchors = self.work.tap_table.each("anchors")
+        return Tiled(tile, self.work, self.copies, anchors, False, self.split)
 
     @property
     def tiled(self) -> int:
         """Channels that blocks of a tile divide: a group's, or all where groups have one."""
-        return self.group_outputs * (self.groups if self.depthwise else 1)
+        return _tiled(self.work)
 
     @property
     def blocks_of_group(self) -> int:
-        return -(-self.tiled // self.channels)
+        return -(-self.tiled // self.tile.channels)
 
     @property
     def channel_blocks(self) -> int:
-        return self.blocks_of_group * (1 if self.depthwise else self.groups)
-
-    @property
-    def whole(self) -> bool:
-        """Whether every channel of every tile is a real one."""
-        return self.tiled % self.channels == 0
-
-    @property
-    def share(self) -> int:
-        """Members of a window that one program meets."""
-        return prod(self.members) // self.split
+        return self.blocks_of_group * (1 if self.tile.depthwise else self.work.groups)
 
     @property
     def of_tile(self) -> int:
         """Programs for one tile of anchors and one block of channels."""
-        return prod(self.classes) // self.joined * self.split
+        return self.tile.of_tile * self.split
 
     @property
-    def order_of_results(self) -> Order:
+    def tiles(self) -> int:
+        """Tiles of anchors."""
+        if self.tile.form != "rows":
+            return tiles(self.work, self.tile.form, self.tile.box, False)
+        return self._tiles_of_unit * (1 if self.cross else self.work.batch)
+
+    @property
+    def programs(self) -> int:
+        return self.tiles * self.of_tile * self.channel_blocks
+
+    @property
+    def _tiles_of_unit(self) -> int:
+        """Of the form ``rows``: tiles of a sample, or of all, where they cross."""
+        if self.cross:
+            return -(-self.work.batch * prod(self.lines) // self.tile.box[3])
+        anchors = self.work.tap_table.each("anchors")
+        return -(-used_rows(anchors, self.lines) // self.tile.box[3])
+
+    @property
+    def order(self) -> Order:
         """How the positions of a tile follow each other."""
-        run = 1
-        if self.form == "rows" and self.classes[2] == self.joined:
-            run = self.joined_extent[2]
-        elif self.form == "box" and self.classes[2] == self.joined:
-            run = self.joined_box[3]
-        return Order(self.results, run, self.ordered)
+        tile, run = self.tile, 1
+        if tile.classes[2] == tile.joined and tile.form != "batch":
+            run = tile.joined * (self.lines[2] if tile.form == "rows" else tile.box[3])
+        return Order(self.work.tap_table.each("results"), run, self.ordered)
 
     @property
     def ordered(self) -> bool:
         """Whether rows follow each other as results do."""
-        return (
-            self.form == "rows"
-            and not self.cross
-            and prod(self.classes) == self.joined
-            and self.joined_extent[1:] == self.results[1:]
+        tile = self.tile
+        lines = self.lines[1], self.lines[2] * tile.joined
+        results = self.work.tap_table.each("results")
+        one = tile.form == "rows" and not self.cross and tile.of_tile == 1
+        return one and lines == results[1:]
+
+    @property
+    def sizes(self) -> TileSizes:
+        """What a kernel is told of all this."""
+        table, work = self.work.tap_table, self.work
+        members = prod(table.each("members"))
+        return TileSizes(
+            batch=told(work.batch),
+            programs=told(self.programs),
+            channel_blocks=divisor(self.channel_blocks),
+            blocks_of_group=divisor(self.blocks_of_group),
+            split=divisor(self.split),
+            share=told(members // self.split),
+            grid=self._grid,
+            copy=all_told(self.copies.strides(work.batch)),
+            deep=told(self.copies.extent[0]),
+            anchors=all_told(table.each("anchors")),
+            inputs=all_told(table.each("inputs")),
+            outputs=all_told(table.each("outputs")),
+            results=all_told(table.each("results")),
+            tiled=told(self.tiled),
+            group_channels=divisor(work.channels),
+            group_outputs=divisor(work.outputs),
+            kept=told(self.copies.kept),
+            rows=told(self.copies.rows),
+            width=told(work.groups * self.copies.kept),
         )
+
+    @property
+    def _grid(self) -> tuple[Divisor, ...]:
+        """What a tile's number is divided by, as ``anchors.py`` does for each form."""
+        box, anchors = self.tile.box, self.work.tap_table.each("anchors")
+        if self.tile.form == "rows":
+            _, height, width = self.lines
+            sample = divisor(prod(self.lines)) if self.cross else UNDIVIDED
+            return divisor(self._tiles_of_unit), sample, divisor(height * width), divisor(width)
+        if self.tile.form == "box":
+            d, h, w = (-(-n // b) for n, b in zip(anchors, box[1:], strict=True))
+            return divisor(w), divisor(h), divisor(d)
+        _, h, w, n = (-(-n // b) for n, b in zip((*anchors, self.work.batch), box, strict=True))
+        return divisor(n), divisor(w), divisor(h)
 
 
 @dataclass(frozen=True)
 class Multiply:
-    """How products are made: the type of sums, Triton's precision, and whether weights are taken to
-    hold NaN or Inf."""
+    """How products are made: the type of sums, Triton's precision, and whether one by one, since a
+    group has one channel, or weights may hold NaN or Inf."""
 
     acc: Any
     dot: str
-    careful: bool
+    singly: bool
 
 
-def copied(tap_table: TapTable, config: Tiling) -> tuple[Three, Three, int]:
-    """Extent, residues apart and first depth of the copy of the input that tiles read."""
+def _tile(
+    work: Workload, config: Tiling, copies: Copies, order: tuple[int, ...], window: str
+) -> Tile:
+    table = work.tap_table
+    deep, high, wide = (max(1 << 16, -line.low) for line in table.axes)
+    return Tile(
+        form=config.form,
+        box=config.box,
+        order=order,
+        classes=table.each("classes"),
+        members=table.each("members"),
+        residues=table.each("residues"),
+        apart=copies.residues,
+        lift=(deep, high, wide),
+        step=table.each("step"),
+        low=copies.low,
+        taps=copies.taps,
+        window=window,
+        window_stride=table.each("window_stride"),
+        window_padding=table.each("window_padding"),
+        depthwise=work.depthwise,
+        whole=_tiled(work) % config.channels == 0,
+        channels=config.channels,
+        depth=config.depth,
+    )
+
+
+def _tiled(work: Workload) -> int:
+    return work.outputs * (work.groups if work.depthwise else 1)
+
+
+def _copies(work: Workload, config: Tiling) -> Copies:
+    """The copies that tiles of this form read."""
+    table = work.tap_table
+    extent, residues, low = _copied(table, config)
+    padded = -(-work.channels // config.depth) * config.depth
+    rows = -(-work.outputs // config.channels) * config.channels
+    d, h, w = (len(line.order) for line in table.axes)
+    return Copies(
+        extent=extent,
+        residues=residues,
+        low=low,
+        samples_last=config.form == "batch",
+        taps=(d, h, w),
+        groups=work.groups,
+        group_channels=work.channels,
+        group_outputs=work.outputs,
+        kept=1 if work.depthwise else padded,
+        rows=work.outputs if work.depthwise else rows,
+    )
+
+
+def _copied(tap_table: TapTable, config: Tiling) -> tuple[Three, Three, int]:
+    """Extent, residues apart and first depth of the copy of the input."""
     if config.lone:
         return tap_table.each("inputs"), (1, 1, 1), 0
     residues = tap_table.each("residues")

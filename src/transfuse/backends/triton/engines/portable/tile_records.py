@@ -3,6 +3,37 @@
 from typing import Any, NamedTuple
 
 
+class TileSizes(NamedTuple):
+    """What a kernel is told of its tiles, all of it as ``told.py`` tells integers.
+
+    Names as in ``tile.Tiled`` and ``tap_table``. Divisors: ``channel_blocks``, ``blocks_of_group``,
+    ``split``, ``group_channels``, ``group_outputs`` and those of ``grid``, by which ``anchors.py``
+    divides the number of a tile. ``share``: members of a window that one program meets; ``copy``:
+    rows of the copied input from one residue, sample, depth, line, position to the next; ``deep``:
+    its extent along depth; ``width``: its channels.
+    """
+
+    batch: Any
+    programs: Any
+    channel_blocks: Any
+    blocks_of_group: Any
+    split: Any
+    share: Any
+    grid: Any
+    copy: Any
+    deep: Any
+    anchors: Any
+    inputs: Any
+    outputs: Any
+    results: Any
+    tiled: Any
+    group_channels: Any
+    group_outputs: Any
+    kept: Any
+    rows: Any
+    width: Any
+
+
 class Factors(NamedTuple):
     """What is multiplied: input and weights as descriptors (or addresses) and as plain addresses,
     and the tap table."""
@@ -19,7 +50,6 @@ class Cell(NamedTuple):
     depth, height and width."""
 
     tile: Any
-    batch: Any
     n0: Any
     cd: Any
     ch: Any
