@@ -19,7 +19,7 @@ from transfuse import fills
 from transfuse.backends.triton import calls, lower
 from transfuse.backends.triton.draft import Draft
 from transfuse.backends.triton.engines.contract import Task
-from transfuse.backends.triton.engines.gemm.gemm_geometry import Anchors, rows
+from transfuse.backends.triton.engines.gemm.gemm_geometry import Anchors, in_place
 from transfuse.backends.triton.engines.gemm.gemm_launch import Gemm
 from transfuse.backends.triton.engines.portable.tiling import heuristic
 from transfuse.backends.triton.gpu import SHARED, Gpu
@@ -59,6 +59,12 @@ LINES = [
     "n2 ci8 co4 i16 k3 p1",
     "n2 ci8 co4 i16 k4 p3",
     "n2 ci8 co4 i16 k2 s2 op1",
+    # several taps along more axes than one
+    "n2 ci8 co5 i4x5 k4 s2 p1",
+    "n2 ci5 co3 i3x4 k4x2 s2x1 p1x0 op1x0",
+    "n2 ci3 co4 i5x3 k2x4 s2x2 p0x3",
+    "n1 ci4 co3 i2x3x3 k4 s2 p1",
+    "n2 ci3 co2 i3x2x4 k2x3x4 s1x1x4 p1x1x0",
     # results cropped
     "n2 ci8 co4 i8x8 k2 s2 p1",
     "n2 ci8 co4 i8x8 k4x2 s4x2 p1x0",
@@ -130,7 +136,8 @@ WILD = [
     ("n2 ci8 co5 i16 k4 s2 p1 tf32 cuda:sm90", False),
     ("n2 ci8 co5 i8 k2 s2 op1 bf16", False),
     ("n2 ci8 co5 i8x8 k2 s2 fp16", False),
-    ("n2 ci12 co5 i8x8 k2 s2 fp16", True),
+    ("n2 ci16 co5 i8x8 k2 s2 fp16", True),
+    ("n2 ci6 co4 i4x3 k4 s2 p1 fp16", True),
 ]
 
 
@@ -156,9 +163,9 @@ TAILS = {
 
 
 @pytest.mark.parametrize("name", TAILS)
-@pytest.mark.parametrize("line", ["n2 ci8 co5 i8x8 k2 s2 fp16", "n2 ci8 co5 i16 k4 s2 p1"])
+@pytest.mark.parametrize("line", ["n2 ci8 co5 i8x8 k2 s2 fp16", "n2 ci8 co5 i16 k4 s2 p1 bf16"])
 def test_tails(name: str, line: str, interpreter: Interpreter) -> None:
-    problem = Problem.parse(f"{line} tf32 cuda:sm90" if "fp16" not in line else line)
+    problem = Problem.parse(line)
     chain = Chain(conv_transpose(problem.rank), *TAILS[name])
     launches = interpreter.right(chain, problem, times=2)
     assert "multiply" in [each["kernel"] for each in launches]

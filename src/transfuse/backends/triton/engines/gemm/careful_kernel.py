@@ -2,13 +2,13 @@
 """The same convolution for weights that are not finite, product by product.
 
 Zeros around the input are multiplied like all else, and NaN or Inf times 0 is NaN. Here an input
-that is not there is not multiplied. ``W`` is a ``Columns``, ``A`` an ``Epilogue``.
+that is not there is not multiplied. ``W`` is a ``PhaseWeights``, ``A`` an ``Epilogue``.
 """
 
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.engines.gemm.columns_kernel import tap_of
+from transfuse.backends.triton.engines.gemm.phases_kernel import tap_of
 from transfuse.backends.triton.engines.portable.convolve_kernel import not_finite
 from transfuse.backends.triton.epilogue.arithmetic import nearest_tf32
 from transfuse.backends.triton.epilogue.places_kernel import write
@@ -81,4 +81,4 @@ def multiply_carefully(
         channels = Channels(channel, channel < plain(sizes.outputs))
         v = sums(x, weight, at, channels, there, sizes, W, ACC)
         v = apply_ops(v, channels, there, n, operands, 1, AFTER, 0, False, at)
-        write(out, v, channels, there, at, to, A, False)
+        write(out, v, channels, there, at, plain(to.part), to, A, 1)

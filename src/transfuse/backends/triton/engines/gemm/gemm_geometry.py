@@ -43,9 +43,11 @@ class AnchorAxis:
         return self.first < self.taps - 1 or self.first + self.anchors > self.inputs
 
     @property
-    def cropped(self) -> bool:
-        """Whether some outputs of anchors are no results."""
-        return self.back > 0 or self.anchors * self.stride != self.results
+    def extent(self) -> int:
+        """Inputs of a line of a copy in which every tap outside the input finds a zero: one that
+        it has after its inputs, before the next line."""
+        before = self.taps - 1 - self.first
+        return max(self.inputs + max(before, 0), self.first + self.anchors, self.anchors)
 
 
 ONE = AnchorAxis(1, 1, 1, 1, 0, 1, 0)
@@ -75,14 +77,6 @@ class Anchors:
         return d, h, w
 
     @property
-    def count(self) -> int:
-        return prod(self.each("anchors"))
-
-    @property
-    def inputs(self) -> int:
-        return prod(self.each("inputs"))
-
-    @property
     def phases(self) -> int:
         return prod(self.each("stride"))
 
@@ -91,32 +85,37 @@ class Anchors:
         return prod(self.each("taps"))
 
     @property
-    def flat(self) -> bool:
-        """Whether the anchors of a sample follow each other as its inputs do."""
-        return all(each.whole for each in self.axes) or (
-            self.depth.inputs == self.height.inputs == 1 == self.depth.anchors
-            and self.height.anchors == 1 == self.depth.taps == self.height.taps
-        )
+    def whole(self) -> bool:
+        return all(each.whole for each in self.axes)
 
     @property
     def leaves(self) -> bool:
         return any(each.leaves for each in self.axes)
 
-    @property
-    def cropped(self) -> bool:
-        return any(each.cropped for each in self.axes)
+    def cropped(self, extent: Three) -> bool:
+        """Whether some outputs are no results, of anchors that lines of an extent have."""
+        return any(
+            each.back > 0 or size * each.stride != each.results
+            for each, size in zip(self.axes, extent, strict=True)
+        )
 
-    def unit(self, strides: Five, most: int, channels: int, tile: int) -> int:
+    def first(self, extent: Three) -> int:
+        """The input of the first anchor among lines of an extent."""
+        d, h, w = self.each("first")
+        return (d * extent[1] + h) * extent[2] + w
+
+    def unit(self, strides: Five, most: int, channels: int, tile: int, line: int) -> int:
         """How many results, ``most`` or fewer, are always one aligned piece of a tensor.
 
-        Tiles are of so many ``channels``, the results of ``tile`` anchors of a line side by side.
+        Tiles are of so many channels, where these lie side by side, or else of so many anchors;
+        a ``line`` has so many of these.
         """
         axis, width = inner(strides), self.width
         numbers = [strides[0], strides[2], strides[3]]
         if axis == CHANNELS:
             numbers += [strides[4], channels, tile]
         elif axis == WIDTH:
-            numbers += [strides[1], width.anchors * width.stride, width.back, width.results]
+            numbers += [strides[1], line * width.stride, width.back, width.results]
             numbers += [tile * width.stride]
         else:
             return 1
@@ -126,18 +125,38 @@ class Anchors:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The input as the copy engine reads it: sample, channel and position, or channels last."""
+class Source:
+    """The input as the copy engine reads it: sample, channel and position, or channels last.
+
+    ``extent``: the inputs that lines of each axis have. Where it is a copy, strides are dense.
+    """
 
     channels_last: bool
     crosses: bool
+    extent: Three
     sizes: Three
-    strides: Three
+    strides: Three | None = None
+
+    @property
+    def copied(self) -> bool:
+        return self.strides is None
+
+    @property
+    def count(self) -> int:
+        """Inputs that tiles run over."""
+        return self.sizes[1] if self.channels_last else self.sizes[2]
 
 
-def rows(
+def copy_of(batch: int, channels: int, extent: Three, crosses: bool) -> Source:
+    """A copy of the input, by rows of channels."""
+    count = prod(extent)
+    sizes = (1, batch * count, channels) if crosses else (batch, count, channels)
+    return Source(True, crosses, extent, sizes)
+
+
+def in_place(
     batch: int, channels: int, sizes: Three, strides: Five, unit: int, crosses: bool
-) -> Rows | None:
+) -> Source | None:
     """How an input can be read where it lies; aligned pieces of memory have ``unit`` elements.
 
     ``crosses``: tiles may run on from one sample into the next.
@@ -154,13 +173,13 @@ def rows(
         if pitch % unit == 0:
             if crosses and (batch == 1 or sample == count * pitch):
                 whole = batch * count
-                return Rows(True, True, (1, whole, channels), (whole * pitch, pitch, 1))
+                return Source(True, True, sizes, (1, whole, channels), (whole * pitch, pitch, 1))
             sample = sample if batch > 1 else count * pitch
-            return Rows(True, False, (batch, count, channels), (sample, pitch, 1))
+            return Source(True, False, sizes, (batch, count, channels), (sample, pitch, 1))
     elif pitch == 1 and (channels == 1 or channel % unit == 0):
         apart = channel if channels > 1 else -(-count // unit) * unit
         sample = sample if batch > 1 else channels * apart
-        return Rows(False, False, (batch, channels, count), (sample, apart, 1))
+        return Source(False, False, sizes, (batch, channels, count), (sample, apart, 1))
     return None
 
 

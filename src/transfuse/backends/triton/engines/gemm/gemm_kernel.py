@@ -6,66 +6,75 @@ anchor read the same inputs:
 
     y[n, co, s*q + r - p] = sum over ci and j in [0, k/s) of x[n, ci, q - j] * w[ci, co, s*j + r]
 
-Rows of the product are anchors, columns all phases of all output channels. What is stored lies
+Rows of the product are all phases of all output channels, columns are anchors. What is stored lies
 elsewhere than it was computed: the phases of neighbouring anchors are neighbours. ``T`` is a
 ``GemmTile``, ``A`` an ``Epilogue``; ``sizes`` are ``GemmSizes``.
+
+The input is the right factor, which tensor cores read from shared memory. As the left one it would
+be taken from registers where it is rounded, and Triton 3.6 overwrites these too early.
 """
 
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.epilogue.arithmetic import multiply_add, narrow, nearest_tf32
-from transfuse.backends.triton.epilogue.places_kernel import (
-    channel_offsets,
-    offsets,
-    put_apart,
-    put_together,
-)
+from transfuse.backends.triton.epilogue.arithmetic import multiply_add, nearest_tf32
+from transfuse.backends.triton.epilogue.places_kernel import write
 from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
-from transfuse.backends.triton.told_kernel import over, parted, plain
+from transfuse.backends.triton.told_kernel import parted, plain
 
 
 @triton.jit
-def rows_of(x, n, at, k, T: tl.constexpr):
-    """Inputs from position ``at`` on, of channels from ``k`` on: [anchors, depth]."""
+def inputs_of(x, n, at, k, T: tl.constexpr):
+    """Channels from ``k`` on of inputs from ``at`` on: [depth, anchors]."""
     ANCHORS: tl.constexpr = T.anchors
     DEPTH: tl.constexpr = T.depth
     if T.channels_last:
         found = x.load([n, at, k]).reshape(ANCHORS, DEPTH)
     else:
-        found = x.load([n, k, at]).reshape(DEPTH, ANCHORS).T
+        found = x.load([n, k, at]).reshape(DEPTH, ANCHORS)
     if T.tf32:
         found = nearest_tf32(found)
+    if T.channels_last:
+        found = found.T
     return found
 
 
 @triton.jit
-def columns_of(w, column, tap, k, T: tl.constexpr):
-    """Weights of a tile's columns: [depth, columns]."""
-    COLUMNS: tl.constexpr = T.columns
+def weights_of(w, row, tap, k, T: tl.constexpr):
+    """Channels from ``k`` on of weights from ``row`` on: [rows, depth]."""
+    ROWS: tl.constexpr = T.rows
     DEPTH: tl.constexpr = T.depth
     if T.packed:
-        return w.load([column, tap, k]).reshape(COLUMNS, DEPTH).T
+        return w.load([tap, row, k]).reshape(ROWS, DEPTH)
     else:
-        return w.load([k, column])
+        return w.load([k, row]).T
 
 
 @triton.jit
-def product(x, w, n, at, column, channels, T: tl.constexpr, ACC: tl.constexpr):
-    """The sums of a tile: [anchors, columns]."""
+def offset_of(tap, sizes, T: tl.constexpr):
+    """How far before an anchor's input the one of a tap lies."""
+    deep = tap // (T.taps[2] * T.taps[1])
+    high = tap // T.taps[2] % T.taps[1]
+    return deep * plain(sizes.plane[0]) + high * plain(sizes.line[0]) + tap % T.taps[2]
+
+
+@triton.jit
+def product(x, w, n, at, row, sizes, T: tl.constexpr, ACC: tl.constexpr):
+    """The sums of a tile: [rows, anchors]."""
     ANCHORS: tl.constexpr = T.anchors
-    COLUMNS: tl.constexpr = T.columns
-    acc = tl.zeros([ANCHORS, COLUMNS], ACC)
-    k = 0
-    tap = 0
-    for _ in range(T.taps * ((channels + T.depth - 1) // T.depth)):
-        rows = rows_of(x, n, at - tap, k, T)
-        acc = multiply_add(rows, columns_of(w, column, tap, k, T), acc, ACC, "tf32")
-        k += T.depth
-        if T.taps > 1:
-            tap += tl.where(k >= channels, 1, 0)
-            k = tl.where(k >= channels, 0, k)
+    ROWS: tl.constexpr = T.rows
+    TAPS: tl.constexpr = T.taps[0] * T.taps[1] * T.taps[2]
+    acc = tl.zeros([ROWS, ANCHORS], ACC)
+    for step in range(TAPS * plain(sizes.steps[0])):
+        if TAPS > 1:
+            tap, k = parted(step, sizes.steps)
+            right = inputs_of(x, n, at - offset_of(tap, sizes, T), k * T.depth, T)
+            acc = multiply_add(weights_of(w, row, tap, k * T.depth, T), right, acc, ACC, "tf32")
+        else:
+            k = step * T.depth
+            left = weights_of(w, row, 0, k, T)
+            acc = multiply_add(left, inputs_of(x, n, at, k, T), acc, ACC, "tf32")
     return acc
 
 
@@ -77,9 +86,9 @@ def shuffled(acc, T: tl.constexpr):
     LINES: tl.constexpr = T.phases[0] * T.phases[1]
     WIDE: tl.constexpr = T.phases[2]
     if T.channels_inner:
-        v = acc.reshape(ANCHORS, LINES * WIDE, CHANNELS).permute(2, 0, 1)
+        v = acc.reshape(LINES * WIDE, CHANNELS, ANCHORS).permute(1, 2, 0)
     else:
-        v = acc.reshape(ANCHORS, CHANNELS, LINES, WIDE).permute(1, 2, 0, 3)
+        v = acc.reshape(CHANNELS, LINES, WIDE, ANCHORS).permute(0, 1, 3, 2)
     return v.reshape(CHANNELS, ANCHORS * LINES * WIDE)
 
 
@@ -119,40 +128,30 @@ def places(n, start, sizes, T: tl.constexpr):
 
 
 @triton.jit
-def store(out, v, channels, there, at, to, A: tl.constexpr, T: tl.constexpr):
-    """Store a tile, channels first."""
-    INNER: tl.constexpr = A.inner
-    UNIT: tl.constexpr = T.unit
-    WHOLE: tl.constexpr = T.whole
-    v = narrow(v, out.dtype.element_ty)
-    c = channel_offsets(channels.number, to.strides, INNER)
-    p = offsets(at, to.strides, INNER, A.wide)
-    if T.unit > 1:
-        put_together(out, v, c, p, channels.live, there, INNER, UNIT, WHOLE)
-    else:
-        put_apart(out, v, c, p, channels.live, there, INNER, WHOLE)
-
-
-@triton.jit
 def multiply(
     x, w, out, tensors, numbers, strides, sizes, to,
     T: tl.constexpr, A: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Program (sample, anchors, columns): one tile of the product, and all that follows it."""
+    """Tiles of the product, and all that follows each; as many at once as programs run.
+
+    The loops are joined into one, so that what a tile reads first is on its way while the one
+    before is stored.
+    """
     CHANNELS: tl.constexpr = T.channels
     WHOLE: tl.constexpr = T.whole
+    UNIT: tl.constexpr = T.unit
     AFTER: tl.constexpr = A.after
-    block, of_columns = parted(tl.program_id(0), sizes.columns)
-    n, block = parted(block, sizes.blocks)
-    start = block * T.anchors
-    first = start + plain(sizes.first)
-    channels = plain(sizes.channels)
-    acc = product(x, w, n, first, of_columns * T.columns, channels, T, ACC)
-    channel = of_columns * T.channels + tl.arange(0, CHANNELS)
-    block_of_channels = Channels(channel, channel < plain(sizes.outputs))
-    at, there = places(n, start, sizes, T)
     operands = Operands(tensors, numbers, strides)
-    v = apply_ops(
-        shuffled(acc, T), block_of_channels, there, n, operands, 1, AFTER, 0, WHOLE, at
-    )
-    store(out, v, block_of_channels, there, at, to, A, T)
+    tiles = plain(sizes.tiles)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
+        block, of_rows = parted(tile, sizes.rows)
+        n, block = parted(block, sizes.blocks)
+        start = block * T.anchors
+        acc = product(x, w, n, start + plain(sizes.first), of_rows * T.rows, sizes, T, ACC)
+        channel = of_rows * T.channels + tl.arange(0, CHANNELS)
+        channels = Channels(channel, channel < plain(sizes.outputs))
+        at, there = places(n, start, sizes, T)
+        v = shuffled(acc, T)
+        v = apply_ops(v, channels, there, n, operands, 1, AFTER, 0, WHOLE, at)
+        # There is but one share: that of number 0.
+        write(out, v, channels, there, at, plain(to.part), to, A, UNIT, WHOLE)

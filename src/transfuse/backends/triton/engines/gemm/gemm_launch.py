@@ -13,21 +13,28 @@ from transfuse.backends.triton.engines.gemm.careful_kernel import (
     POSITIONS,
     multiply_carefully,
 )
-from transfuse.backends.triton.engines.gemm.columns_kernel import pack_columns
-from transfuse.backends.triton.engines.gemm.gemm_geometry import Anchors, Rows, rows
+from transfuse.backends.triton.engines.gemm.gemm_geometry import (
+    Anchors,
+    Source,
+    copy_of,
+    in_place,
+)
 from transfuse.backends.triton.engines.gemm.gemm_kernel import multiply
 from transfuse.backends.triton.engines.gemm.gemm_records import (
     CarefulSizes,
-    Columns,
-    ColumnSizes,
     GemmSizes,
     GemmTile,
+    PhaseWeights,
+    PhaseWeightSizes,
 )
-from transfuse.backends.triton.engines.gemm.gemm_tiling import GemmTiling, tilings
+from transfuse.backends.triton.engines.gemm.gemm_tiling import AT_ONCE, WARPS, GemmTiling, tilings
+from transfuse.backends.triton.engines.gemm.phases_kernel import pack_phases
 from transfuse.backends.triton.epilogue.op_table import OpArguments
-from transfuse.backends.triton.epilogue.records import Destination, Epilogue
+from transfuse.backends.triton.epilogue.records import Destination
 from transfuse.backends.triton.launch import At, Boxes
 from transfuse.backends.triton.lower import Segment, TileOp
+from transfuse.backends.triton.packing import packing_launch
+from transfuse.backends.triton.packing.packed_layout import PADDED, Copies
 from transfuse.backends.triton.strides import CHANNELS as CHANNEL_AXIS
 from transfuse.backends.triton.strides import Five, inner, three
 from transfuse.backends.triton.told import all_told, divisor, told
@@ -42,21 +49,21 @@ class Product:
     """The tiles of one product, and how its input is read."""
 
     anchors: Anchors
-    rows: Rows
+    source: Source
     tiling: GemmTiling
 
     def __str__(self) -> str:
-        layout = "channels last" if self.rows.channels_last else "positions last"
-        return f"{self.tiling} input {layout}"
+        where = "copied" if self.source.copied else "in place"
+        return f"{self.tiling} input {where}"
 
 
 class Gemm:
-    """All phases of all channels are columns of one matrix product."""
+    """All phases of all channels are rows of one matrix product."""
 
     name = "gemm"
 
     def verdict(self, task: Task) -> str:
-        draft, core, segment = task.draft, task.draft.core, task.segment
+        core, segment = task.draft.core, task.segment
         for axis in core.axes:
             if axis.k % axis.stride:
                 return f"stride {axis.stride} does not divide kernel {axis.k}"
@@ -72,98 +79,103 @@ class Gemm:
             return "a window or a statistic follows the sums"
         if segment.channel_stage or segment.resident is not None:
             return "a stage sees more than one element"
-        lowered = draft.lowered
-        if lowered.prologue or lowered.after_pool or lowered.pool is not None:
-            return "stages before the convolution store its input anew, in another order"
-        found = anchors_of(task)
-        if found.phases > MOST_PHASES:
-            return f"{found.phases} phases do not fit a tile; {MOST_PHASES} is the most"
-        if not found.flat:
-            return "anchors do not follow each other as inputs do"
+        phases = prod(core.stride)
+        if phases > MOST_PHASES:
+            return f"{phases} phases do not fit a tile; {MOST_PHASES} is the most"
         return ""
 
     def configs(self, task: Task) -> Iterator[Product]:
         draft, core = task.draft, task.draft.core
-        anchors, unit = anchors_of(task), 16 // draft.item
-        crosses = all(each.whole for each in anchors.axes) and not task.work.per_sample
-        sizes = anchors.each("inputs")
-        found = rows(core.batch, core.in_channels, sizes, draft.x_strides, unit, crosses)
-        if found is None or X not in draft.aligned:
-            raise Unsuited("the input does not lie as the copy engine reads it")
-        count = anchors.count * (core.batch if found.crosses else 1)
-        columns = core.out_channels * anchors.phases
-        least = 2 * anchors.phases
-        for each in tilings(count, columns, least, draft.item, draft.gpu.capability):
-            yield Product(anchors, found, each)
+        anchors = Anchors.of(core.axes, task.segment.result.spatial)
+        for source in sources(task, anchors):
+            count = prod(source.extent) * (core.batch if source.crosses else 1)
+            rows, least = core.out_channels * anchors.phases, 2 * anchors.phases
+            for each in tilings(rows, count, least, draft.item, draft.gpu):
+                yield Product(anchors, source, each)
+        raise Unsuited("no tile of it fits shared memory")
 
     def emit(self, task: Task, tiles: Product) -> None:
-        draft, core, segment = task.draft, task.draft.core, scaled(task.draft, task.segment)
-        anchors, source, tiling = tiles.anchors, tiles.rows, tiles.tiling
-        outputs, channels = core.out_channels, tiling.columns // anchors.phases
-        last = inner(task.out.strides) == CHANNEL_AXIS
-        packs = last or not in_place(draft, anchors)
-        columns = -(-outputs // channels)
-        side = channels if last else tiling.anchors
+        draft, core, out = task.draft, task.draft.core, task.out
+        anchors, source, tiling = tiles.anchors, tiles.source, tiles.tiling
+        segment = task.segment if source.copied else scaled(draft, task.segment)
+        outputs, channels = core.out_channels, tiling.rows // anchors.phases
+        last = inner(out.strides) == CHANNEL_AXIS
+        packs = last or not weights_in_place(draft, anchors)
 
         def unit(strides: Five, item: int) -> int:
-            return anchors.unit(strides, 16 // item, outputs, side)
+            side = channels if inner(strides) == CHANNEL_AXIS else tiling.anchors
+            return anchors.unit(strides, 16 // item, outputs, side, source.extent[2])
 
         arguments = OpArguments(draft.spread, lambda strides: unit(strides, draft.item))
-        epilogue = draft.epilogue(segment, task.out, arguments)
+        epilogue = draft.epilogue(segment, out, arguments)
         tile = GemmTile(
             anchors=tiling.anchors,
             channels=channels,
             depth=tiling.depth,
             phases=anchors.each("stride"),
-            taps=anchors.taps,
+            taps=anchors.each("taps"),
             channels_last=source.channels_last,
             crosses=source.crosses,
             packed=packs,
             channels_inner=packs and last,
-            tf32=core.arithmetic == "tf32",
+            tf32=core.arithmetic == "tf32" and not source.copied,
             whole=outputs % channels == 0,
-            cropped=anchors.cropped,
-            unit=unit(task.out.strides, 16 // epilogue.unit),
+            cropped=anchors.cropped(source.extent),
+            unit=unit(out.strides, 16 // epilogue.unit),
         )
+        number, strides = X, source.strides or ()
+        if source.copied:
+            number = copied(draft, task, source)
+        box = (1, tile.anchors, tile.depth) if tile.channels_last else (1, tile.depth, tile.anchors)
         if packs:
-            made = packed(draft, anchors, tile)
-            w, wild = made.boxes, made.wild
+            weights = packed(draft, anchors, tile)
+            w = weights.boxes
         else:
             sizes = core.in_channels, outputs * anchors.phases
             w = Boxes(
-                WEIGHT, sizes, (tile.depth, tile.columns), own_strides=(draft.weight_strides[0], 1)
+                WEIGHT, sizes, (tile.depth, tile.rows), own_strides=(draft.weight_strides[0], 1)
             )
-        count = anchors.count * (core.batch if source.crosses else 1)
-        blocks = -(-count // tile.anchors)
-        d, h, wide = anchors.each("anchors")
+        of_rows, blocks = -(-outputs // channels), -(-source.count // tile.anchors)
+        programs = source.sizes[0] * blocks * of_rows
         told_sizes = GemmSizes(
-            columns=divisor(columns),
+            tiles=told(programs),
+            rows=divisor(of_rows),
             blocks=divisor(blocks),
-            sample=divisor(anchors.count),
-            plane=divisor(h * wide),
-            line=divisor(wide),
-            anchors=told(count),
-            first=told(anchors.width.first),
-            channels=told(core.in_channels),
+            steps=divisor(-(-core.in_channels // tile.depth)),
+            sample=divisor(prod(source.extent)),
+            plane=divisor(source.extent[1] * source.extent[2]),
+            line=divisor(source.extent[2]),
+            anchors=told(source.count),
+            first=told(anchors.first(source.extent)),
             outputs=told(outputs),
             results=all_told(anchors.each("results")),
             back=all_told(anchors.each("back")),
         )
-        box = (1, tile.anchors, tile.depth) if source.channels_last else (1, tile.depth, tile.anchors)
-        to = Destination(all_told(task.out.strides), told(0), told(0))
         given = [
-            Boxes(X, source.sizes, box, own_strides=source.strides), w, At(task.out.number),
+            Boxes(number, source.sizes, box, own_strides=strides), w, At(out.number),
             draft.tensors(arguments), numbers(arguments), spread_strides(arguments), told_sizes,
-            to, tile, epilogue, draft.acc,
+            destination(out.strides), tile, epilogue, draft.acc,
         ]  # fmt: skip
-        programs = source.sizes[0] * blocks * columns
-        draft.add(multiply, programs, given, num_warps=tiling.warps, num_stages=tiling.stages)
+        most = AT_ONCE * draft.gpu.multiprocessors
+        draft.add(
+            multiply, min(programs, most), given, num_warps=WARPS, num_stages=tiling.stages
+        )
         if packs and anchors.leaves:
-            careful(draft, task, segment, anchors, made)
+            careful(task, segment, anchors, source, number, weights)
 
 
-def anchors_of(task: Task) -> Anchors:
-    return Anchors.of(task.draft.core.axes, task.segment.result.spatial)
+def sources(task: Task, anchors: Anchors) -> Iterator[Source]:
+    """How the input can be read, the best way first."""
+    draft, core, lowered = task.draft, task.draft.core, task.draft.lowered
+    crosses = not task.work.per_sample
+    stages = lowered.prologue or lowered.after_pool or lowered.pool is not None
+    if not stages and anchors.whole and X in draft.aligned:
+        sizes, unit = anchors.each("inputs"), 16 // draft.item
+        found = in_place(core.batch, core.in_channels, sizes, draft.x_strides, unit, crosses)
+        if found is not None:
+            yield found
+    kept = -(-core.in_channels // PADDED) * PADDED
+    yield copy_of(core.batch, kept, anchors.each("extent"), crosses)
 
 
 def scaled(draft: Draft, segment: Segment) -> Segment:
@@ -174,67 +186,98 @@ def scaled(draft: Draft, segment: Segment) -> Segment:
     return replace(segment, after=(TileOp("scale_number", numbers=(factor,)), *segment.after))
 
 
-def in_place(draft: Draft, anchors: Anchors) -> bool:
-    """Whether weights lie as the columns of the product, ready for tensor cores.
+def destination(strides: Five) -> Destination:
+    return Destination(all_told(strides), told(0), told(0))
+
+
+def weights_in_place(draft: Draft, anchors: Anchors) -> bool:
+    """Whether weights lie as the rows of the product, ready for tensor cores.
 
     Those of tf32 do not: they are rounded, and tensor cores take them along the sum alone.
     """
     if draft.item != 2 or anchors.taps > 1 or anchors.leaves or WEIGHT not in draft.aligned:
         return False
-    outputs, dense = draft.core.out_channels, 1
-    for size, stride in zip(
-        (outputs, *anchors.each("stride"))[::-1], draft.weight_strides[:0:-1], strict=True
-    ):
+    sizes, dense = (draft.core.out_channels, *anchors.each("stride")), 1
+    for size, stride in zip(reversed(sizes), reversed(draft.weight_strides[1:]), strict=True):
         if size > 1 and stride != dense:
             return False
         dense *= size
     return draft.weight_strides[0] % (16 // draft.item) == 0
 
 
-@dataclass(frozen=True)
-class PackedColumns:
-    """The weights as columns of a product: where they lie, what was found in them."""
+def copied(draft: Draft, task: Task, source: Source) -> int:
+    """The number of the copy of the input."""
+    core = draft.core
+    copies = Copies(
+        extent=source.extent,
+        residues=(1, 1, 1),
+        low=0,
+        samples_last=False,
+        taps=three(core.kernel, 1),
+        groups=1,
+        group_channels=core.in_channels,
+        group_outputs=core.out_channels,
+        kept=source.sizes[2],
+        rows=0,
+    )
+    return packing_launch.add(draft, task.work.tap_table, copies).rows
 
-    columns: Columns
+
+@dataclass(frozen=True)
+class PackedPhases:
+    """The weights as rows of a product: where they lie, what was found in them."""
+
+    layout: PhaseWeights
     boxes: Boxes
     wild: int
     programs: int
 
 
-def packed(draft: Draft, anchors: Anchors, tile: GemmTile) -> PackedColumns:
+def packed(draft: Draft, anchors: Anchors, tile: GemmTile) -> PackedPhases:
     """The launch that packs weights for tiles."""
-    core, unit = draft.core, 16 // draft.item
-    columns = Columns(
-        tile.phases, anchors.each("taps"), tile.channels, tile.channels_inner, tile.tf32
-    )
-    kept = -(-core.in_channels // unit) * unit
-    rows = -(-core.out_channels // tile.channels) * tile.columns
-    depths = -(-kept // columns.depth)
-    programs = -(-rows // columns.block) * depths * anchors.taps
+    core, tf32 = draft.core, draft.core.arithmetic == "tf32"
+    layout = PhaseWeights(tile.phases, tile.taps, tile.channels, tile.channels_inner, tf32)
+    kept = -(-core.in_channels // PADDED) * PADDED
+    rows = -(-core.out_channels // tile.channels) * tile.rows
+    depths = -(-kept // layout.depth)
+    programs = -(-rows // layout.block) * depths * anchors.taps
     memory = draft.memory(rows * anchors.taps * kept, ELEMENTS[core.dtype].dtype)
     wild = draft.memory(1 + programs, torch.int32)
-    sizes = ColumnSizes(
-        divisor(depths), told(core.out_channels), told(core.in_channels), told(kept), told(rows)
+    sizes = PhaseWeightSizes(
+        depths=divisor(depths),
+        outputs=told(core.out_channels),
+        channels=told(core.in_channels),
+        kept=told(kept // PADDED),
+        rows=told(rows),
     )
-    given = [At(WEIGHT), At(memory), At(wild), sizes, all_told(draft.weight_strides), columns]
-    draft.add(pack_columns, programs, given, num_warps=4)
-    boxes = Boxes(memory, (rows, anchors.taps, kept), (tile.columns, 1, tile.depth))
-    return PackedColumns(columns, boxes, wild, programs)
+    given = [At(WEIGHT), At(memory), At(wild), sizes, all_told(draft.weight_strides), layout]
+    draft.add(pack_phases, programs, given, num_warps=4)
+    boxes = Boxes(memory, (anchors.taps, rows, kept), (1, tile.rows, tile.depth))
+    return PackedPhases(layout, boxes, wild, programs)
 
 
 def careful(
-    draft: Draft, task: Task, segment: Segment, anchors: Anchors, made: PackedColumns
+    task: Task,
+    segment: Segment,
+    anchors: Anchors,
+    source: Source,
+    number: int,
+    weights: PackedPhases,
 ) -> None:
     """Once more for weights that are not finite, else idle."""
-    core, results = draft.core, anchors.each("results")
+    draft, core, results = task.draft, task.draft.core, anchors.each("results")
     arguments = OpArguments(draft.spread)
-    epilogue: Epilogue = draft.epilogue(segment, task.out, arguments)
+    epilogue = draft.epilogue(segment, task.out, arguments)
     blocks = -(-prod(results) // POSITIONS.value)
     of_sample = blocks * -(-core.out_channels // CHANNELS.value)
     programs = core.batch * of_sample
-    padding = three([axis.padding for axis in core.axes], 0)
+    lies = draft.x_strides
+    if source.copied:
+        (_, high, wide), channels = source.extent, source.sizes[2]
+        line = wide * channels
+        lies = prod(source.extent) * channels, 1, high * line, line, channels
     sizes = CarefulSizes(
-        copied=told(made.programs),
+        copied=told(weights.programs),
         programs=told(programs),
         of_sample=divisor(of_sample),
         blocks=divisor(blocks),
@@ -243,14 +286,14 @@ def careful(
         positions=told(prod(results)),
         channels=told(core.in_channels),
         outputs=told(core.out_channels),
-        padding=all_told(padding),
+        padding=all_told(three([axis.padding for axis in core.axes], 0)),
         inputs=all_told(anchors.each("inputs")),
-        source=all_told(draft.x_strides),
+        source=all_told(lies),
         strides=all_told(draft.weight_strides),
     )
-    to = Destination(all_told(task.out.strides), told(0), told(0))
     given = [
-        At(X), At(WEIGHT), At(task.out.number), At(made.wild), draft.tensors(arguments),
-        numbers(arguments), spread_strides(arguments), sizes, to, made.columns, epilogue, draft.acc,
+        At(number), At(WEIGHT), At(task.out.number), At(weights.wild), draft.tensors(arguments),
+        numbers(arguments), spread_strides(arguments), sizes, destination(task.out.strides),
+        weights.layout, epilogue, draft.acc,
     ]  # fmt: skip
     draft.add(multiply_carefully, min(programs, 128), given, num_warps=4, num_stages=1)

@@ -11,71 +11,72 @@ from transfuse.backends.triton.strides import Three
 class GemmTile:
     """A tile of the product, as far as code depends on it.
 
-    Rows are ``anchors``, columns the ``phases`` of so many ``channels``; a step multiplies
-    ``depth`` of the channels summed over. ``taps`` inputs along the last axis meet in an output.
+    Rows are the ``phases`` of so many ``channels``, columns are ``anchors``; a step multiplies
+    ``depth`` of the channels summed over. Along each axis ``taps`` inputs meet in an output.
     """
 
     anchors: int
     channels: int
     depth: int
     phases: Three
-    taps: int
+    taps: Three
     channels_last: bool  # the input has its channels innermost; else its positions
-    crosses: bool  # rows run on from one sample into the next
-    packed: bool  # weights are packed, columns as rows; else they lie as they were given
-    channels_inner: bool  # columns of a tile: channels of a phase, or else phases of a channel
-    tf32: bool
+    crosses: bool  # anchors run on from one sample into the next
+    packed: bool  # weights are packed, by rows; else they lie as they were given
+    channels_inner: bool  # rows of a tile: channels of a phase, or else phases of a channel
+    tf32: bool  # the input is rounded to it on its way
     whole: bool  # every channel of every tile is a real one
     cropped: bool  # some outputs of some anchors are no results
     unit: int  # results that are one aligned piece of memory
 
     @property
-    def columns(self) -> int:
+    def rows(self) -> int:
         return self.channels * prod(self.phases)
 
 
 class GemmSizes(NamedTuple):
     """What the kernel is told when it runs.
 
-    Divisors: blocks of columns, blocks of a sample's anchors, then anchors of a sample, of a plane
-    and of a line. Output ``s*a + r - back`` of an axis is phase ``r`` of anchor ``a``, and tap
-    ``j`` reads input ``first + a - j`` there.
+    Divisors: blocks of rows, blocks of a sample's anchors, steps of a tap, then anchors of a
+    sample, of a plane and of a line. Output ``s*a + r - back`` of an axis is phase ``r`` of anchor
+    ``a``; the first anchor's first tap reads input ``first``.
     """
 
-    columns: Any
+    tiles: Any
+    rows: Any
     blocks: Any
+    steps: Any
     sample: Any
     plane: Any
     line: Any
     anchors: Any
     first: Any
-    channels: Any
     outputs: Any
     results: Any
     back: Any
 
 
 @dataclass(frozen=True)
-class Columns:
-    """How weights are packed: rows of ``kept`` channels for each tap of each column of the product,
-    in the order of the columns of tiles."""
+class PhaseWeights:
+    """How weights are packed: for every tap of every row of the product the channels summed over,
+    in the order of the rows of tiles, which have so many ``channels``."""
 
     phases: Three
     taps: Three
-    channels: int  # of a tile
+    channels: int
     channels_inner: bool
     tf32: bool
     block: int = 32
     depth: int = 64
 
     @property
-    def columns(self) -> int:
+    def rows(self) -> int:
         return self.channels * prod(self.phases)
 
 
-class ColumnSizes(NamedTuple):
-    """What ``pack_columns`` is told when it runs: blocks of channels summed over (a divisor), the
-    channels of output and input, those kept, and the rows that are packed."""
+class PhaseWeightSizes(NamedTuple):
+    """What ``pack_phases`` is told when it runs: blocks of channels summed over (a divisor), the
+    channels of output and input, those kept (in units), and the rows that are packed."""
 
     depths: Any
     outputs: Any

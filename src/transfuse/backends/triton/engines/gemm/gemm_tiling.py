@@ -3,32 +3,42 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from transfuse.backends.triton.gpu import SHARED
-from transfuse.backends.triton.lower import power
+from transfuse.backends.triton.gpu import SHARED, Gpu
+
+WARPS = 4
+"""One warpgroup: where there are more, Triton 3.6 lets one of them overwrite what another reads."""
+AT_ONCE = 2
+"""Programs that run at once on a multiprocessor."""
 
 
 @dataclass(frozen=True)
 class GemmTiling:
-    """Rows and columns of a tile, the channels of a step, and how programs run."""
+    """Rows and columns of a tile, the channels of a step, the steps that are loaded ahead."""
 
+    rows: int
     anchors: int
-    columns: int
     depth: int
-    warps: int
     stages: int
 
     def __str__(self) -> str:
-        tile = f"tile {self.anchors}x{self.columns} depth {self.depth}"
-        return f"{tile} warps {self.warps} stages {self.stages}"
+        tile = f"tile {self.rows}x{self.anchors} depth {self.depth}"
+        return f"{tile} stages {self.stages}"
 
 
-def tilings(
-    anchors: int, columns: int, least: int, item: int, capability: int
-) -> Iterator[GemmTiling]:
-    """Tiles for so many rows and columns, ``least`` of these at a time; the first is the best."""
+def tilings(rows: int, anchors: int, least: int, item: int, gpu: Gpu) -> Iterator[GemmTiling]:
+    """Tiles for so many rows, ``least`` of them at a time, and anchors; the first is the best."""
     depth = 128 // item
-    wide = max(least, min(128, power(columns)), 16)
-    tall = max(16, min(128, power(anchors)))
-    for stages in (3, 2):
-        if (tall + wide) * depth * item * stages <= SHARED.get(capability, 99_000):
-            yield GemmTiling(tall, wide, depth, 4, stages)
+    shared = SHARED.get(gpu.capability, 99_000)
+    found = []
+    for tall in (128, 64):
+        for wide in (128, 64):
+            tiles = -(-rows // tall) * -(-anchors // wide)
+            rounds = -(-tiles // (AT_ONCE * gpu.multiprocessors))
+            stages = next(
+                (n for n in (3, 2) if (tall + wide) * depth * item * n <= shared // AT_ONCE), 0
+            )
+            if tall >= least and stages:
+                # A tile half as large takes more than half as long.
+                found.append((rounds * (tall + 32) * (wide + 32), GemmTiling(tall, wide, depth, stages)))
+    for _, each in sorted(found, key=lambda pair: pair[0]):
+        yield each

@@ -1,22 +1,25 @@
 # mypy: ignore-errors
-"""The weights in the order of the product's columns. ``W`` is a ``Columns``."""
+"""The weights in the order of the product's rows. ``W`` is a ``PhaseWeights``."""
 
 import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import nearest_tf32
+from transfuse.backends.triton.packing.packed_layout import PADDED as MULTIPLE
 from transfuse.backends.triton.told_kernel import parted, plain
+
+PADDED = tl.constexpr(MULTIPLE)
 
 
 @triton.jit
-def channel_and_phase(column, W: tl.constexpr):
-    """Which channel and phase a column of the product is of."""
+def channel_and_phase(row, W: tl.constexpr):
+    """Which channel and phase a row of the product is of."""
     PHASES: tl.constexpr = W.phases[0] * W.phases[1] * W.phases[2]
     if W.channels_inner:
-        inner = column % W.columns
-        return column // W.columns * W.channels + inner % W.channels, inner // W.channels
+        inner = row % W.rows
+        return row // W.rows * W.channels + inner % W.channels, inner // W.channels
     else:
-        return column // PHASES, column % PHASES
+        return row // PHASES, row % PHASES
 
 
 @triton.jit
@@ -34,18 +37,18 @@ def tap_of(tap, phase, strides, W: tl.constexpr):
 
 
 @triton.jit
-def pack_columns(weight, packed, wild, sizes, strides, W: tl.constexpr):
-    """``packed[column, tap, ci]``; ``wild[1 + program]``: NaN or Inf among them?
+def pack_phases(weight, packed, wild, sizes, strides, W: tl.constexpr):
+    """``packed[tap, row, ci]``; ``wild[1 + program]``: NaN or Inf among them?
 
     Every program answers in every call, so nothing has to be set to zero before.
     """
     TAPS: tl.constexpr = W.taps[0] * W.taps[1] * W.taps[2]
     program = tl.program_id(0)
-    rest, tap = program // TAPS, program % TAPS
-    of_columns, of_depth = parted(rest, sizes.depths)
-    column = of_columns * W.block + tl.arange(0, W.block)
+    tap = program % TAPS
+    of_rows, of_depth = parted(program // TAPS, sizes.depths)
+    row = of_rows * W.block + tl.arange(0, W.block)
     ci = of_depth * W.depth + tl.arange(0, W.depth)
-    co, phase = channel_and_phase(column, W)
+    co, phase = channel_and_phase(row, W)
     real = (co < plain(sizes.outputs))[:, None] & (ci < plain(sizes.channels))[None, :]
     place = co.to(tl.int64) * plain(strides[1]) + tap_of(tap, phase, strides, W)
     source = weight + place[:, None] + (ci.to(tl.int64) * plain(strides[0]))[None, :]
@@ -54,7 +57,8 @@ def pack_columns(weight, packed, wild, sizes, strides, W: tl.constexpr):
     tl.store(wild + 1 + program, tl.max(tl.max(tl.where(wide - wide == 0, 0, 1), 1), 0))
     if W.tf32:
         v = nearest_tf32(v)
-    kept = plain(sizes.kept)
-    row = (column.to(tl.int64) * TAPS + tap) * kept
-    keep = (column < plain(sizes.rows))[:, None] & (ci < kept)[None, :]
-    tl.store(packed + row[:, None] + ci[None, :], v, mask=keep)
+    kept = plain(sizes.kept) * PADDED
+    rows = plain(sizes.rows)
+    to = packed + ((tap.to(tl.int64) * rows + row) * kept)[:, None] + ci[None, :]
+    keep = (row < rows)[:, None] & (ci < kept)[None, :]
+    tl.store(to, v, mask=keep)
