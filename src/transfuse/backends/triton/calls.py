@@ -133,9 +133,7 @@ def prepare(
     written = None if out is None else out.dtype
     names = list(operands)
     aligned = [at for at, each in enumerate((x, weight, like)) if not each.data_ptr() & 15]
-    draft = Draft(
-        lowered, core, source, strides, names, x.device, there, spread, written, aligned
-    )
+    draft = Draft(lowered, core, source, strides, names, x.device, there, spread, written, aligned)
     return Ready(LaunchPlan(draft, choose or best), plan)
 
 

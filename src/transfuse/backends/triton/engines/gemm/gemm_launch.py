@@ -157,9 +157,7 @@ class Gemm:
             destination(out.strides), tile, epilogue, draft.acc,
         ]  # fmt: skip
         most = AT_ONCE * draft.gpu.multiprocessors
-        draft.add(
-            multiply, min(programs, most), given, num_warps=WARPS, num_stages=tiling.stages
-        )
+        draft.add(multiply, min(programs, most), given, num_warps=WARPS, num_stages=tiling.stages)
         if packs and anchors.leaves:
             careful(task, segment, anchors, source, number, weights)
 

@@ -39,6 +39,8 @@ def tilings(rows: int, anchors: int, least: int, item: int, gpu: Gpu) -> Iterato
             )
             if tall >= least and stages:
                 # A tile half as large takes more than half as long.
-                found.append((rounds * (tall + 32) * (wide + 32), GemmTiling(tall, wide, depth, stages)))
+                found.append(
+                    (rounds * (tall + 32) * (wide + 32), GemmTiling(tall, wide, depth, stages))
+                )
     for _, each in sorted(found, key=lambda pair: pair[0]):
         yield each
