@@ -109,6 +109,6 @@ def test_rows_are_stored_by_vectors(dtype: str, compiler: Any) -> None:
             capability=capability,
             verbose=False,
         )
-        stores = [store for each in hot(found) for store in each["stores"]]
-        assert stores
-        assert {int((vector or "v1")[1:]) * int(bits) for vector, bits in stores} == {128}
+        (each,) = hot(found)
+        assert each["even"], "the branch that stores by vectors is the one that is taken"
+        assert max(int((vector or "v1")[1:]) * int(bits) for vector, bits in each["stores"]) == 128

@@ -83,10 +83,10 @@ class StoredEpilogue:
     stored: bool
     window: str
     sign: int
-    parts: int
+    shared: bool  # several shares of the members of a window meet
     source_inner: int
     inner: int
-    unit: int  # neighbours that are one aligned piece, of source and results alike
+    unit: int  # results of 16 bytes
     wide: bool
 
 
@@ -103,4 +103,5 @@ class StoredSizes(NamedTuple):
     group: Any
     channels: Any
     source: Any
+    parts: Any
     part: Any

@@ -16,23 +16,18 @@ from transfuse.backends.triton.told_kernel import parted, plain
 
 
 @triton.jit
-def finish(
-    source, out, tensors, numbers, strides, partials, sizes, to, gathered,
-    F: tl.constexpr, ACC: tl.constexpr,
+def finish_tile(
+    source, out, partials, operands, sizes, to, gathered,
+    F: tl.constexpr, ACC: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
-    """Program (sample, channels, positions): a tile of a group of channels.
-
-    ``sizes`` is a ``StoredSizes``, ``to`` a ``Destination``, ``gathered`` a ``Gathered``.
-    """
+    """A tile of a group of channels; ``UNIT`` neighbours are one aligned piece."""
     OPS: tl.constexpr = F.ops
     LATE: tl.constexpr = F.late
-    PARTS: tl.constexpr = F.parts
     INNER: tl.constexpr = F.source_inner
-    UNIT: tl.constexpr = F.unit
     program, tile = parted(tl.program_id(0), sizes.tiles)
-    n, part_of_channels = parted(program, sizes.groups)
+    n, of_channels = parted(program, sizes.groups)
     inner = tl.arange(0, F.block_c)
-    channel = part_of_channels * plain(sizes.group) + inner
+    channel = of_channels * plain(sizes.group) + inner
     live = (inner < plain(sizes.group)) & (channel < plain(sizes.channels))
     p = tile * F.block_p + tl.arange(0, F.block_p)
     there = p < plain(sizes.positions)
@@ -44,12 +39,12 @@ def finish(
     here = kept(live, there, INNER, UNIT)
     first = source + base[:, None] + place[None, :]
     v = tl.load(first, mask=here, other=0.0).to(ACC)
-    if F.parts > 1:
+    if F.shared:
         if F.window == "sign":
-            sign = tl.load(tensors[F.sign] + channel, mask=live, other=0.0)
+            sign = tl.load(operands.tensors[F.sign] + channel, mask=live, other=0.0)
             flip = tl.where(negative(sign), -1.0, 1.0).to(ACC)[:, None]
             v = v * flip
-        for part in tl.static_range(1, PARTS):
+        for part in range(1, plain(sizes.parts)):
             more = first + part * plain(sizes.part).to(tl.int64)
             more = tl.load(more, mask=here, other=0.0).to(ACC)
             if F.window == "sum":
@@ -61,7 +56,6 @@ def finish(
         if F.window == "sign":
             v = v * flip
     channels = Channels(channel, live)
-    operands = Operands(tensors, numbers, strides)
     v = apply_ops(v, channels, there, n, operands, plain(sizes.positions), OPS, 0, at=spot)
     if F.summed:
         channel = tl.arange(0, 1)
@@ -75,3 +69,20 @@ def finish(
         put(at, plain(gathered.plane), gather(v, there, LATE), live)
     if F.stored:
         write(out, v, Channels(channel, live), there, spot, n * 0, to, F, UNIT)
+
+
+@triton.jit
+def finish(
+    source, out, tensors, numbers, strides, partials, sizes, to, gathered,
+    F: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """Program (sample, channels, positions): a tile of a group of channels.
+
+    ``sizes`` is a ``StoredSizes``, ``to`` a ``Destination``, ``gathered`` a ``Gathered``.
+    """
+    UNIT: tl.constexpr = F.unit
+    operands = Operands(tensors, numbers, strides)
+    if plain(to.even) > 0:
+        finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, UNIT)
+    else:
+        finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, 1)

@@ -23,16 +23,19 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     if not each.channel_stage:
         group = resident.size if resident is not None else min(channels, 16)
     block_c = max(2, power(group))  # tile ops take an axis of 1 for a sum over channels
-    most = MOST_ELEMENTS // block_c if resident is not None else max(16, 8192 // block_c)
-    block_p = stepped(positions, most)
+    if resident is None:
+        block_p = max(16, min(128, 8192 // block_c))
+    else:  # a tile holds every position
+        block_p = stepped(positions, MOST_ELEMENTS // block_c)
     order = Order(sizes, 1, ordered=True)
     arguments = OpArguments(draft.spread, lambda strides: draft.unit(order, group, strides))
     table = arguments.table(each.after)
     statistic = None if each.late is None else draft.lowered.statistics[each.late]
     unit = draft.stored_unit(out)
-    lain = [(source.strides, group)] + [(out.strides, each.result.c)] * each.stores
-    if source.part % unit or not all(order.even(c, strides, unit) for strides, c in lain):
-        unit = 1
+    to = draft.destination(out, order, group)
+    even = order.even(group, source.strides, unit) and source.part % unit == 0
+    if not even or (to.even != told(1) and each.stores):
+        to = to._replace(even=told(0))
     what = StoredEpilogue(
         block_c=block_c,
         block_p=block_p,
@@ -43,7 +46,7 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
         stored=each.stores,
         window=kind_of(each.window),
         sign=arguments.sign(each.window) if source.parts > 1 else 0,
-        parts=source.parts,
+        shared=source.parts > 1,
         source_inner=inner(source.strides),
         inner=inner(out.strides),
         unit=unit,
@@ -61,14 +64,15 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
         group=told(group),
         channels=told(channels),
         source=all_told(source.strides),
+        parts=told(source.parts),
         part=told(source.part),
     )
     given = [
         At(source.number), At(out.number), draft.tensors(arguments), numbers(arguments),
         spread_strides(arguments), At(gathered.partials), told_sizes,
-        draft.destination(out, order, group), draft.gathered(each, gathered), what, draft.acc,
+        to, draft.gathered(each, gathered), what, draft.acc,
     ]  # fmt: skip
-    warps = min(32, max(1, block_c * block_p // 1024))
+    warps = min(32, max(1, block_c * block_p // 512))
     draft.add(finish, batch * groups * tiles, given, num_warps=warps)
     if each.late is not None:
         statistics_launch.add(draft, each.late, gathered, gathered)

@@ -163,12 +163,10 @@ class WeightSizes(NamedTuple):
     kept: Any
 
 
-def block_of(channels: int, plane: int) -> tuple[int, int]:
-    """Channels and positions of one program: of few kinds, since a kernel is built for each."""
+def block_of(channels: int) -> tuple[int, int]:
+    """Channels and positions of one program; not by the size of a plane, for the sake of builds."""
     block_c = min(power(channels), 64)
-    most = min(1024, 4096 // block_c)
-    few = max(16, most // 8)
-    return block_c, few if plane <= few else most
+    return block_c, min(1024, 4096 // block_c)
 
 
 def unit_of(strides: Five, axis: int, line: int, inputs: int, most: int) -> int:

@@ -74,7 +74,7 @@ def _input(
         unit = unit_of(draft.x_strides, axis, line, there, 16 // draft.item)
     if copies.residues[2] > 1:
         unit = 1
-    block_c, block_p = block_of(copies.channels, copies.plane)
+    block_c, block_p = block_of(copies.channels)
     padded = copies.kept % PADDED == 0
     what = PackedInput(
         inner=axis,
