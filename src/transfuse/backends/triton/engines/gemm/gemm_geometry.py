@@ -6,7 +6,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
+from math import gcd, prod
 
 from transfuse.backends.triton.strides import CHANNELS, WIDTH, Five, Three, inner
 from transfuse.geometry import Axis
@@ -105,23 +105,24 @@ class Anchors:
         return (d * extent[1] + h) * extent[2] + w
 
     def unit(self, strides: Five, most: int, channels: int, tile: int, line: int) -> int:
-        """How many results, ``most`` or fewer, are always one aligned piece of a tensor.
+        """How many results are always one aligned piece of a tensor: ``most`` where sizes allow it,
+        else those that are so for all sizes; a kernel is built for each.
 
         Tiles are of so many channels, where these lie side by side, or else of so many anchors;
         a ``line`` has so many of these.
         """
         axis, width = inner(strides), self.width
         numbers = [strides[0], strides[2], strides[3]]
+        always = 1
         if axis == CHANNELS:
             numbers += [strides[4], channels, tile]
         elif axis == WIDTH:
             numbers += [strides[1], line * width.stride, width.back, width.results]
             numbers += [tile * width.stride]
+            always = gcd(most, width.stride, width.back, width.results)
         else:
             return 1
-        while any(number % most for number in numbers):
-            most //= 2
-        return most
+        return next(unit for unit in (most, always, 1) if not any(n % unit for n in numbers))
 
 
 @dataclass(frozen=True)

@@ -83,41 +83,41 @@ def shuffled(acc, T: tl.constexpr):
     """The sums of a tile as channels times positions."""
     ANCHORS: tl.constexpr = T.anchors
     CHANNELS: tl.constexpr = T.channels
-    LINES: tl.constexpr = T.phases[0] * T.phases[1]
+    HELD: tl.constexpr = T.held
     WIDE: tl.constexpr = T.phases[2]
     if T.channels_inner:
-        v = acc.reshape(LINES * WIDE, CHANNELS, ANCHORS).permute(1, 2, 0)
+        v = acc.reshape(HELD, CHANNELS, ANCHORS).permute(1, 2, 0)
     else:
-        v = acc.reshape(CHANNELS, LINES, WIDE, ANCHORS).permute(0, 1, 3, 2)
-    return v.reshape(CHANNELS, ANCHORS * LINES * WIDE)
+        v = acc.reshape(CHANNELS, HELD // WIDE, WIDE, ANCHORS).permute(0, 1, 3, 2)
+    return v.reshape(CHANNELS, ANCHORS * HELD)
 
 
 @triton.jit
-def positions(T: tl.constexpr):
-    """Anchor, phases of depth and height as one number, and phase of width of each position."""
+def positions(phase, T: tl.constexpr):
+    """The anchor and the phase of each position of a tile whose first phase is ``phase``."""
     ANCHORS: tl.constexpr = T.anchors
-    LINES: tl.constexpr = T.phases[0] * T.phases[1]
+    HELD: tl.constexpr = T.held
     WIDE: tl.constexpr = T.phases[2]
-    at = tl.arange(0, ANCHORS * LINES * WIDE)
+    at = tl.arange(0, ANCHORS * HELD)
     if T.channels_inner:
-        return at // (LINES * WIDE), at // WIDE % LINES, at % WIDE
+        return at // HELD, phase + at % HELD
     else:
-        return at // WIDE % ANCHORS, at // (WIDE * ANCHORS), at % WIDE
+        return at // WIDE % ANCHORS, at // (WIDE * ANCHORS) * WIDE + at % WIDE
 
 
 @triton.jit
-def places(n, start, sizes, T: tl.constexpr):
+def places(n, start, phase, sizes, T: tl.constexpr):
     """Where the positions of a tile lie, and which of them are results."""
-    anchor, line, rw = positions(T)
+    anchor, phase = positions(phase, T)
     anchor = start + anchor
     there = anchor < plain(sizes.anchors)
     if T.crosses:
         n, anchor = parted(anchor, sizes.sample)
     d, anchor = parted(anchor, sizes.plane)
     h, w = parted(anchor, sizes.line)
-    d = d * T.phases[0] + line // T.phases[1]
-    h = h * T.phases[1] + line % T.phases[1]
-    w = w * T.phases[2] + rw
+    d = d * T.phases[0] + phase // (T.phases[2] * T.phases[1])
+    h = h * T.phases[1] + phase // T.phases[2] % T.phases[1]
+    w = w * T.phases[2] + phase % T.phases[2]
     if T.cropped:
         d -= plain(sizes.back[0])
         h -= plain(sizes.back[1])
@@ -146,11 +146,13 @@ def multiply(
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         block, of_rows = parted(tile, sizes.rows)
         n, block = parted(block, sizes.blocks)
+        of_phases, of_channels = parted(of_rows, sizes.channel_blocks)
         start = block * T.anchors
-        acc = product(x, w, n, start + plain(sizes.first), of_rows * T.rows, sizes, T, ACC)
-        channel = of_rows * T.channels + tl.arange(0, CHANNELS)
+        row = of_phases * plain(sizes.phase_rows) + of_channels * T.rows
+        acc = product(x, w, n, start + plain(sizes.first), row, sizes, T, ACC)
+        channel = of_channels * T.channels + tl.arange(0, CHANNELS)
         channels = Channels(channel, channel < plain(sizes.outputs))
-        at, there = places(n, start, sizes, T)
+        at, there = places(n, start, of_phases * T.held, sizes, T)
         v = shuffled(acc, T)
         v = apply_ops(v, channels, there, n, operands, 1, AFTER, 0, WHOLE, at)
         # There is but one share: that of number 0.

@@ -27,8 +27,9 @@ from transfuse.backends.triton.engines.gemm.gemm_records import (
     PhaseWeights,
     PhaseWeightSizes,
 )
-from transfuse.backends.triton.engines.gemm.gemm_tiling import AT_ONCE, WARPS, GemmTiling, tilings
+from transfuse.backends.triton.engines.gemm.gemm_tiling import WARPS, GemmTiling, tiling
 from transfuse.backends.triton.engines.gemm.phases_kernel import pack_phases
+from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.epilogue.records import Destination
 from transfuse.backends.triton.launch import At, Boxes
@@ -40,8 +41,12 @@ from transfuse.backends.triton.strides import Five, inner, three
 from transfuse.backends.triton.told import all_told, divisor, told
 from transfuse.elements import ELEMENTS
 
-MOST_PHASES = 64
-"""A tile has two channels at least, and all phases of each."""
+ROUNDED = {True: 4, False: 1}
+"""Row blocks up to which inputs are rounded to tf32 on their way into each, by whether they have
+their channels innermost: above, to round them once, in a copy, takes less."""
+FEW = 6
+"""Tiles of a multiprocessor, from a copy of the input, up to which strips are no faster. These keep
+rows that several taps read, and pay with longer programs."""
 
 
 @dataclass(frozen=True)
@@ -79,47 +84,55 @@ class Gemm:
             return "a window or a statistic follows the sums"
         if segment.channel_stage or segment.resident is not None:
             return "a stage sees more than one element"
-        phases = prod(core.stride)
-        if phases > MOST_PHASES:
-            return f"{phases} phases do not fit a tile; {MOST_PHASES} is the most"
         return ""
 
     def configs(self, task: Task) -> Iterator[Product]:
         draft, core = task.draft, task.draft.core
         anchors = Anchors.of(core.axes, task.segment.result.spatial)
+        outputs, phases, inner = core.out_channels, anchors.phases, channels_inner(task)
+        found = False
         for source in sources(task, anchors):
-            count = prod(source.extent) * (core.batch if source.crosses else 1)
-            rows, least = core.out_channels * anchors.phases, 2 * anchors.phases
-            for each in tilings(rows, count, least, draft.item, draft.gpu):
-                yield Product(anchors, source, each)
-        raise Unsuited("no tile of it fits shared memory")
+            count = source.sizes[0] * source.count
+            staged = source.channels_last and not inner
+            tiles = tiling(outputs, phases, count, inner, staged, draft.item, draft.gpu)
+            if tiles is None:
+                raise Unsuited(f"{phases} phases of two channels do not fit a tile")
+            blocks = tiles.row_blocks(outputs, phases)
+            if source.copied:
+                each = blocks * -(-count // tiles.anchors) / draft.gpu.multiprocessors
+                if staged and each > FEW and not found and not HopperStrip().verdict(task):
+                    raise Unsuited(f"strips are faster from {FEW} tiles of a multiprocessor on")
+            elif core.arithmetic == "tf32" and blocks > ROUNDED[source.channels_last]:
+                continue
+            found = True
+            yield Product(anchors, source, tiles)
 
     def emit(self, task: Task, tiles: Product) -> None:
         draft, core, out = task.draft, task.draft.core, task.out
         anchors, source, tiling = tiles.anchors, tiles.source, tiles.tiling
         segment = task.segment if source.copied else scaled(draft, task.segment)
-        outputs, channels = core.out_channels, tiling.rows // anchors.phases
-        last = inner(out.strides) == CHANNEL_AXIS
-        packs = last or not weights_in_place(draft, anchors)
+        outputs, last = core.out_channels, channels_inner(task)
+        packs = not weights_in_place(draft, anchors, tiling, last)
 
         def unit(strides: Five, item: int) -> int:
-            side = channels if inner(strides) == CHANNEL_AXIS else tiling.anchors
+            side = tiling.channels if inner(strides) == CHANNEL_AXIS else tiling.anchors
             return anchors.unit(strides, 16 // item, outputs, side, source.extent[2])
 
         arguments = OpArguments(draft.spread, lambda strides: unit(strides, draft.item))
         epilogue = draft.epilogue(segment, out, arguments)
         tile = GemmTile(
             anchors=tiling.anchors,
-            channels=channels,
+            channels=tiling.channels,
+            held=tiling.held,
             depth=tiling.depth,
             phases=anchors.each("stride"),
             taps=anchors.each("taps"),
             channels_last=source.channels_last,
             crosses=source.crosses,
             packed=packs,
-            channels_inner=packs and last,
+            channels_inner=last,
             tf32=core.arithmetic == "tf32" and not source.copied,
-            whole=outputs % channels == 0,
+            whole=outputs % tiling.channels == 0,
             cropped=anchors.cropped(source.extent),
             unit=unit(out.strides, 16 // epilogue.unit),
         )
@@ -135,11 +148,15 @@ class Gemm:
             w = Boxes(
                 WEIGHT, sizes, (tile.depth, tile.rows), own_strides=(draft.weight_strides[0], 1)
             )
-        of_rows, blocks = -(-outputs // channels), -(-source.count // tile.anchors)
-        programs = source.sizes[0] * blocks * of_rows
+        channel_blocks, blocks = -(-outputs // tile.channels), -(-source.count // tile.anchors)
+        of_rows = tiling.row_blocks(outputs, anchors.phases)
+        tiles_of_all = source.sizes[0] * blocks * of_rows
+        padded = channel_blocks * tile.channels if packs else outputs
         told_sizes = GemmSizes(
-            tiles=told(programs),
+            tiles=told(tiles_of_all),
             rows=divisor(of_rows),
+            channel_blocks=divisor(channel_blocks),
+            phase_rows=told(tile.held * padded),
             blocks=divisor(blocks),
             steps=divisor(-(-core.in_channels // tile.depth)),
             sample=divisor(prod(source.extent)),
@@ -156,8 +173,8 @@ class Gemm:
             draft.tensors(arguments), numbers(arguments), spread_strides(arguments), told_sizes,
             destination(out.strides), tile, epilogue, draft.acc,
         ]  # fmt: skip
-        most = AT_ONCE * draft.gpu.multiprocessors
-        draft.add(multiply, min(programs, most), given, num_warps=WARPS, num_stages=tiling.stages)
+        programs = min(tiles_of_all, tiling.at_once * draft.gpu.multiprocessors)
+        draft.add(multiply, programs, given, num_warps=WARPS, num_stages=tiling.stages)
         if packs and anchors.leaves:
             careful(task, segment, anchors, source, number, weights)
 
@@ -188,19 +205,28 @@ def destination(strides: Five) -> Destination:
     return Destination(all_told(strides), told(0), told(0))
 
 
-def weights_in_place(draft: Draft, anchors: Anchors) -> bool:
+def channels_inner(task: Task) -> bool:
+    """Whether results have their channels innermost."""
+    return inner(task.out.strides) == CHANNEL_AXIS
+
+
+def weights_in_place(draft: Draft, anchors: Anchors, tiles: GemmTiling, last: bool) -> bool:
     """Whether weights lie as the rows of the product, ready for tensor cores.
 
     Those of tf32 do not: they are rounded, and tensor cores take them along the sum alone.
     """
+    outputs, strides = draft.core.out_channels, draft.weight_strides
     if draft.item != 2 or anchors.taps > 1 or anchors.leaves or WEIGHT not in draft.aligned:
         return False
-    sizes, dense = (draft.core.out_channels, *anchors.each("stride")), 1
-    for size, stride in zip(reversed(sizes), reversed(draft.weight_strides[1:]), strict=True):
+    phases = [*zip(anchors.each("stride"), strides[2:], strict=True)]
+    order = [*phases, (outputs, strides[1])] if last else [(outputs, strides[1]), *phases]
+    dense = 1
+    for size, stride in reversed(order):
         if size > 1 and stride != dense:
             return False
         dense *= size
-    return draft.weight_strides[0] % (16 // draft.item) == 0
+    whole = not last or outputs % tiles.channels == 0
+    return whole and strides[0] % (16 // draft.item) == 0
 
 
 def copied(draft: Draft, task: Task, source: Source) -> int:
@@ -234,9 +260,10 @@ class PackedPhases:
 def packed(draft: Draft, anchors: Anchors, tile: GemmTile) -> PackedPhases:
     """The launch that packs weights for tiles."""
     core, tf32 = draft.core, draft.core.arithmetic == "tf32"
-    layout = PhaseWeights(tile.phases, tile.taps, tile.channels, tile.channels_inner, tf32)
+    layout = PhaseWeights(tile.phases, tile.taps, tile.channels_inner, tf32)
     kept = -(-core.in_channels // PADDED) * PADDED
-    rows = -(-core.out_channels // tile.channels) * tile.rows
+    padded = -(-core.out_channels // tile.channels) * tile.channels
+    rows = padded * anchors.phases
     depths = -(-kept // layout.depth)
     programs = -(-rows // layout.block) * depths * anchors.taps
     memory = draft.memory(rows * anchors.taps * kept, ELEMENTS[core.dtype].dtype)
@@ -244,6 +271,7 @@ def packed(draft: Draft, anchors: Anchors, tile: GemmTile) -> PackedPhases:
     sizes = PhaseWeightSizes(
         depths=divisor(depths),
         outputs=told(core.out_channels),
+        padded=divisor(padded),
         channels=told(core.in_channels),
         kept=told(kept // PADDED),
         rows=told(rows),

@@ -12,17 +12,6 @@ PADDED = tl.constexpr(MULTIPLE)
 
 
 @triton.jit
-def channel_and_phase(row, W: tl.constexpr):
-    """Which channel and phase a row of the product is of."""
-    PHASES: tl.constexpr = W.phases[0] * W.phases[1] * W.phases[2]
-    if W.channels_inner:
-        inner = row % W.rows
-        return row // W.rows * W.channels + inner % W.channels, inner // W.channels
-    else:
-        return row // PHASES, row % PHASES
-
-
-@triton.jit
 def tap_of(tap, phase, strides, W: tl.constexpr):
     """Where tap ``s*j + r`` of the kernel lies, for tap ``j`` of phase ``r``."""
     rw = phase % W.phases[2]
@@ -43,12 +32,17 @@ def pack_phases(weight, packed, wild, sizes, strides, W: tl.constexpr):
     Every program answers in every call, so nothing has to be set to zero before.
     """
     TAPS: tl.constexpr = W.taps[0] * W.taps[1] * W.taps[2]
+    PHASES: tl.constexpr = W.phases[0] * W.phases[1] * W.phases[2]
     program = tl.program_id(0)
     tap = program % TAPS
     of_rows, of_depth = parted(program // TAPS, sizes.depths)
     row = of_rows * W.block + tl.arange(0, W.block)
     ci = of_depth * W.depth + tl.arange(0, W.depth)
-    co, phase = channel_and_phase(row, W)
+    if W.channels_inner:
+        phase, co = parted(row, sizes.padded)
+    else:
+        co = row // PHASES
+        phase = row % PHASES
     real = (co < plain(sizes.outputs))[:, None] & (ci < plain(sizes.channels))[None, :]
     place = co.to(tl.int64) * plain(strides[1]) + tap_of(tap, phase, strides, W)
     source = weight + place[:, None] + (ci.to(tl.int64) * plain(strides[0]))[None, :]
