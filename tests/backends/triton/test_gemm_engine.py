@@ -47,15 +47,14 @@ LINES = [
     "n3 ci16 co3 i24 k16 s8 p4",
     "n2 ci8 co4 i40 k8 s4 p2",
     "n2 ci8 co4 i16 k12 s4 p5 op3",
-    "n2 ci8 co4 i16 k3 p1",
-    "n2 ci8 co4 i16 k4 p3",
+    "n2 ci8 co4 i16 k6 s2 p5",
     "n2 ci8 co4 i16 k2 s2 op1",
     # several taps along more axes than one
     "n2 ci8 co5 i4x5 k4 s2 p1",
-    "n2 ci5 co3 i3x4 k4x2 s2x1 p1x0 op1x0",
+    "n2 ci5 co3 i3x4 k4x1 s2x1 p1x0 op1x0",
     "n2 ci3 co4 i5x3 k2x4 s2x2 p0x3",
     "n1 ci4 co3 i2x3x3 k4 s2 p1",
-    "n2 ci3 co2 i3x2x4 k2x3x4 s1x1x4 p1x1x0",
+    "n2 ci3 co2 i3x2x4 k4x1x4 s2x1x4 p1x0x0",
     # results cropped
     "n2 ci8 co4 i8x8 k2 s2 p1",
     "n2 ci8 co4 i8x8 k4x2 s4x2 p1x0",
@@ -252,6 +251,7 @@ def test_explained(line: str, words: str) -> None:
     ("line", "reason"),
     [
         ("n2 ci8 co8 i8x8 k3 s2 fp16 cuda:sm90", "stride 2 does not divide kernel 3"),
+        ("n2 ci8 co8 i8x8 k3 fp16 cuda:sm90", "stride 1 has one phase, and kernel 3 more taps"),
         ("n2 ci8 co8 i8x8 k3 s3 fp16 cuda:sm90", "stride 3 is no power of two"),
         ("n2 ci8 co8 i8x8 k2 s2 g2 fp16 cuda:sm90", "it has no groups, and there are 2"),
         ("n2 ci8 co8 i8x8 k4 s2 d3 fp16 cuda:sm90", "it has no dilation, and there is one of 3"),

@@ -104,9 +104,11 @@ class Anchors:
         d, h, w = self.each("first")
         return (d * extent[1] + h) * extent[2] + w
 
-    def unit(self, strides: Five, most: int, channels: int, tile: int, line: int) -> int:
+    def unit(
+        self, strides: Five, most: int, channels: int, tile: int, line: int, any_size: bool
+    ) -> int:
         """How many results are always one aligned piece of a tensor: ``most`` where sizes allow it,
-        else those that are so for all sizes; a kernel is built for each.
+        else (or where ``any_size``) those that are so for all widths; a kernel is built for each.
 
         Tiles are of so many channels, where these lie side by side, or else of so many anchors;
         a ``line`` has so many of these.
@@ -120,6 +122,7 @@ class Anchors:
             numbers += [strides[1], line * width.stride, width.back, width.results]
             numbers += [tile * width.stride]
             always = gcd(most, width.stride, width.back, width.results)
+            most = always if any_size else most
         else:
             return 1
         return next(unit for unit in (most, always, 1) if not any(n % unit for n in numbers))

@@ -72,6 +72,8 @@ class Gemm:
         for axis in core.axes:
             if axis.k % axis.stride:
                 return f"stride {axis.stride} does not divide kernel {axis.k}"
+            if axis.stride == 1 < axis.k:
+                return f"stride 1 has one phase, and kernel {axis.k} more taps"
             if axis.dilation > 1 and axis.k > 1:
                 return f"it has no dilation, and there is one of {axis.dilation}"
             if axis.stride & (axis.stride - 1):
@@ -116,7 +118,8 @@ class Gemm:
 
         def unit(strides: Five, item: int) -> int:
             side = tiling.channels if inner(strides) == CHANNEL_AXIS else tiling.anchors
-            return anchors.unit(strides, 16 // item, outputs, side, source.extent[2])
+            line, any_size = source.extent[2], source.copied
+            return anchors.unit(strides, 16 // item, outputs, side, line, any_size)
 
         arguments = OpArguments(draft.spread, lambda strides: unit(strides, draft.item))
         epilogue = draft.epilogue(segment, out, arguments)
