@@ -89,97 +89,122 @@ class Gemm:
         return ""
 
     def configs(self, task: Task) -> Iterator[Product]:
-        draft, core = task.draft, task.draft.core
-        anchors = Anchors.of(core.axes, task.segment.result.spatial)
-        outputs, phases, inner = core.out_channels, anchors.phases, channels_inner(task)
-        found = False
+        anchors = Anchors.of(task.draft.core.axes, task.segment.result.spatial)
         for source in sources(task, anchors):
             count = source.sizes[0] * source.count
-            staged = source.channels_last and not inner
-            tiles = tiling(outputs, phases, count, inner, staged, draft.item, draft.gpu)
-            if tiles is None:
-                raise Unsuited(f"{phases} phases of two channels do not fit a tile")
-            blocks = tiles.row_blocks(outputs, phases)
-            if source.copied:
-                each = blocks * -(-count // tiles.anchors) / draft.gpu.multiprocessors
-                if staged and each > FEW and not found and not HopperStrip().verdict(task):
-                    raise Unsuited(f"strips are faster from {FEW} tiles of a multiprocessor on")
-            elif core.arithmetic == "tf32" and blocks > ROUNDED[source.channels_last]:
-                continue
-            found = True
-            yield Product(anchors, source, tiles)
+            if count >= 2**31:
+                raise Unsuited(f"{count} positions have no 32-bit numbers")
+            if source.copied or not rounds_often(task, anchors, source):
+                yield Product(anchors, source, tiles_of(task, anchors, source))
 
     def emit(self, task: Task, tiles: Product) -> None:
-        draft, core, out = task.draft, task.draft.core, task.out
+        draft, out = task.draft, task.out
         anchors, source, tiling = tiles.anchors, tiles.source, tiles.tiling
         segment = task.segment if source.copied else scaled(draft, task.segment)
-        outputs, last = core.out_channels, channels_inner(task)
-        packs = not weights_in_place(draft, anchors, tiling, last)
-
-        def unit(strides: Five, item: int) -> int:
-            side = tiling.channels if inner(strides) == CHANNEL_AXIS else tiling.anchors
-            line, any_size = source.extent[2], source.copied
-            return anchors.unit(strides, 16 // item, outputs, side, line, any_size)
-
-        arguments = OpArguments(draft.spread, lambda strides: unit(strides, draft.item))
+        arguments = OpArguments(draft.spread, lambda strides: unit(task, tiles, strides))
         epilogue = draft.epilogue(segment, out, arguments)
-        tile = GemmTile(
-            anchors=tiling.anchors,
-            channels=tiling.channels,
-            held=tiling.held,
-            depth=tiling.depth,
-            phases=anchors.each("stride"),
-            taps=anchors.each("taps"),
-            channels_last=source.channels_last,
-            crosses=source.crosses,
-            packed=packs,
-            channels_inner=last,
-            tf32=core.arithmetic == "tf32" and not source.copied,
-            whole=outputs % tiling.channels == 0,
-            cropped=anchors.cropped(source.extent),
-            unit=unit(out.strides, 16 // epilogue.unit),
-        )
-        number, strides = X, source.strides or ()
-        if source.copied:
-            number = copied(draft, task, source)
+        tile = tile_of(task, tiles, 16 // epilogue.unit)
+        number = copied(draft, task, source) if source.copied else X
         box = (1, tile.anchors, tile.depth) if tile.channels_last else (1, tile.depth, tile.anchors)
-        if packs:
-            weights = packed(draft, anchors, tile)
-            w = weights.boxes
-        else:
-            sizes = core.in_channels, outputs * anchors.phases
-            w = Boxes(
-                WEIGHT, sizes, (tile.depth, tile.rows), own_strides=(draft.weight_strides[0], 1)
-            )
-        channel_blocks, blocks = -(-outputs // tile.channels), -(-source.count // tile.anchors)
-        of_rows = tiling.row_blocks(outputs, anchors.phases)
-        tiles_of_all = source.sizes[0] * blocks * of_rows
-        padded = channel_blocks * tile.channels if packs else outputs
-        told_sizes = GemmSizes(
-            tiles=told(tiles_of_all),
-            rows=divisor(of_rows),
-            channel_blocks=divisor(channel_blocks),
-            phase_rows=told(tile.held * padded),
-            blocks=divisor(blocks),
-            steps=divisor(-(-core.in_channels // tile.depth)),
-            sample=divisor(prod(source.extent)),
-            plane=divisor(source.extent[1] * source.extent[2]),
-            line=divisor(source.extent[2]),
-            anchors=told(source.count),
-            first=told(anchors.first(source.extent)),
-            outputs=told(outputs),
-            results=all_told(anchors.each("results")),
-            back=all_told(anchors.each("back")),
-        )
+        weights = packed(draft, anchors, tile) if tile.packed else None
+        count = source.sizes[0] * blocks(tiles) * tiling.row_blocks(*rows_of(task, anchors))
         given = [
-            Boxes(number, source.sizes, box, own_strides=strides), w, At(out.number),
-            draft.tensors(arguments), numbers(arguments), spread_strides(arguments), told_sizes,
+            Boxes(number, source.sizes, box, own_strides=source.strides or ()),
+            weights_as_given(draft, anchors, tile) if weights is None else weights.boxes,
+            At(out.number), draft.tensors(arguments), numbers(arguments),
+            spread_strides(arguments), sizes_of(task, tiles, tile, count),
             destination(out.strides), tile, epilogue, draft.acc,
         ]  # fmt: skip
-        programs = min(tiles_of_all, tiling.at_once * draft.gpu.multiprocessors)
+        programs = min(count, tiling.at_once * draft.gpu.multiprocessors)
         draft.add(multiply, programs, given, num_warps=WARPS, num_stages=tiling.stages)
-        if packs and anchors.leaves:
+        if weights is not None and anchors.leaves:
             careful(task, segment, anchors, source, number, weights)
+
+
+def tiles_of(task: Task, anchors: Anchors, source: Source) -> GemmTiling:
+    """The tiles that read a source; ``Unsuited`` where there are none, or strips are faster."""
+    gpu, last, count = task.draft.gpu, channels_inner(task), source.sizes[0] * source.count
+    staged = source.channels_last and not last
+    found = tiling(*rows_of(task, anchors), count, last, staged, task.draft.item, gpu)
+    if found is None:
+        raise Unsuited(f"{anchors.phases} phases of two channels do not fit a tile")
+    tiles = found.row_blocks(*rows_of(task, anchors)) * -(-count // found.anchors)
+    many = source.copied and staged and tiles > FEW * gpu.multiprocessors
+    if many and not HopperStrip().verdict(task):
+        raise Unsuited(f"strips are faster from {FEW} tiles of a multiprocessor on")
+    return found
+
+
+def rounds_often(task: Task, anchors: Anchors, source: Source) -> bool:
+    """Whether inputs would be rounded to tf32 so often that it takes less to copy them."""
+    if task.draft.core.arithmetic != "tf32":
+        return False
+    found = tiles_of(task, anchors, source).row_blocks(*rows_of(task, anchors))
+    return found > ROUNDED[source.channels_last]
+
+
+def rows_of(task: Task, anchors: Anchors) -> tuple[int, int]:
+    """Channels of the output, and phases of each."""
+    return task.draft.core.out_channels, anchors.phases
+
+
+def blocks(tiles: Product) -> int:
+    """Blocks of the anchors that tiles run over."""
+    return -(-tiles.source.count // tiles.tiling.anchors)
+
+
+def unit(task: Task, tiles: Product, strides: Five, item: int = 0) -> int:
+    """How many results are one aligned piece of a tensor with elements of ``item`` bytes, or those
+    of the input."""
+    source, tiling = tiles.source, tiles.tiling
+    side = tiling.channels if inner(strides) == CHANNEL_AXIS else tiling.anchors
+    most, outputs = 16 // (item or task.draft.item), task.draft.core.out_channels
+    return tiles.anchors.unit(strides, most, outputs, side, source.extent[2], source.copied)
+
+
+def tile_of(task: Task, tiles: Product, item: int) -> GemmTile:
+    """What the kernel is compiled for; results have ``item`` bytes."""
+    core, anchors, source, tiling = task.draft.core, tiles.anchors, tiles.source, tiles.tiling
+    last = channels_inner(task)
+    return GemmTile(
+        anchors=tiling.anchors,
+        channels=tiling.channels,
+        held=tiling.held,
+        depth=tiling.depth,
+        phases=anchors.each("stride"),
+        taps=anchors.each("taps"),
+        channels_last=source.channels_last,
+        crosses=source.crosses,
+        packed=not weights_in_place(task.draft, anchors, tiling, last),
+        channels_inner=last,
+        tf32=core.arithmetic == "tf32" and not source.copied,
+        whole=core.out_channels % tiling.channels == 0,
+        cropped=anchors.cropped(source.extent),
+        unit=unit(task, tiles, task.out.strides, item),
+    )
+
+
+def sizes_of(task: Task, tiles: Product, tile: GemmTile, count: int) -> GemmSizes:
+    """What the kernel is told of ``count`` tiles."""
+    core, anchors, source = task.draft.core, tiles.anchors, tiles.source
+    channel_blocks = -(-core.out_channels // tile.channels)
+    padded = channel_blocks * tile.channels if tile.packed else core.out_channels
+    return GemmSizes(
+        tiles=told(count),
+        rows=divisor(tiles.tiling.row_blocks(*rows_of(task, anchors))),
+        channel_blocks=divisor(channel_blocks),
+        phase_rows=told(tile.held * padded),
+        blocks=divisor(blocks(tiles)),
+        steps=divisor(-(-core.in_channels // tile.depth)),
+        sample=divisor(prod(source.extent)),
+        plane=divisor(source.extent[1] * source.extent[2]),
+        line=divisor(source.extent[2]),
+        anchors=told(source.count),
+        first=told(anchors.first(source.extent)),
+        outputs=told(core.out_channels),
+        results=all_told(anchors.each("results")),
+        back=all_told(anchors.each("back")),
+    )
 
 
 def sources(task: Task, anchors: Anchors) -> Iterator[Source]:
@@ -230,6 +255,13 @@ def weights_in_place(draft: Draft, anchors: Anchors, tiles: GemmTiling, last: bo
         dense *= size
     whole = not last or outputs % tiles.channels == 0
     return whole and strides[0] % (16 // draft.item) == 0
+
+
+def weights_as_given(draft: Draft, anchors: Anchors, tile: GemmTile) -> Boxes:
+    """The weights where they lie, by channels summed over."""
+    sizes = draft.core.in_channels, draft.core.out_channels * anchors.phases
+    strides = draft.weight_strides[0], 1
+    return Boxes(WEIGHT, sizes, (tile.depth, tile.rows), own_strides=strides)
 
 
 def copied(draft: Draft, task: Task, source: Source) -> int:
