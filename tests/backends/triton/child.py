@@ -213,6 +213,7 @@ def facts(kernel: Any, capability: int, verbose: bool) -> dict[str, Any]:
         "tma": ptx.count("cp.async.bulk.tensor"),
         "cp_async": ptx.count("cp.async.cg") + ptx.count("cp.async.ca"),
         "local_loads": ttgir.count("local_load"),
+        "left_in_registers": len(re.findall(r"warp_group_dot .*\} : tensor<", ttgir)),
         "stores": re.findall(r"st\.global(?:\.\w+)*?(?:\.(v\d))?\.b(\d+)", ptx),
     }
     if verbose:

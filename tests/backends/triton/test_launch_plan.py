@@ -9,6 +9,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from transfuse.backends.triton import lower
 from transfuse.backends.triton.draft import Draft
+from transfuse.backends.triton.engines import ordered
 from transfuse.backends.triton.engines.hopper_strip import strip_launch
 from transfuse.backends.triton.engines.portable.tiling import heuristic
 from transfuse.backends.triton.gpu import Gpu
@@ -27,6 +28,13 @@ PLAIN, SOFTMAX, POOL, NORM, MAX = OPERATORS
 def _any_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled here, so every Triton will do."""
     monkeypatch.setattr(strip_launch, "ANY_ROW", True)
+
+
+@pytest.fixture
+def strips_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other engine is asked."""
+    strips = [each for each in ordered.ENGINES if each.name == "hopper_strip"]
+    monkeypatch.setattr(ordered, "ENGINES", strips)
 
 
 def planned(chain: Chain, problem: Problem, capability: int = 90, real: bool = False) -> LaunchPlan:
@@ -91,6 +99,7 @@ def test_launches_of_the_operators(slug: str, names: str, capability: int) -> No
         ("n2 ci64 co64 i9x9 k3 s1 fp16 cuda", True),
     ],
 )
+@pytest.mark.usefixtures("strips_alone")
 def test_a_careful_launch_follows_hopper_where_weights_meet_zeros(line: str, careful: bool) -> None:
     problem = Problem.parse(line)
     found = planned(Chain(conv_transpose(2)), problem, real=True)
@@ -126,6 +135,7 @@ def test_where_gluon_has_no_such_views_portable_kernels_serve(
 
 @pytest.mark.parametrize("line", ["n4 ci16 co64 i64x64 k2 s2", "n4 ci40 co64 i64x64 k1x2 s1x2"])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.usefixtures("strips_alone")
 def test_weights_of_the_next_slot_are_not_met(line: str, dtype: str) -> None:
     """A block of channels that reads on into the next tap multiplies it by zero: not if it is NaN.
 

@@ -181,7 +181,8 @@ def prepare(
     spread = {name: _spread(each, x.dim()) for name, each in operands.items() if each.dim() > 1}
     written = None if out is None else out.dtype
     names = list(operands)
-    draft = Draft(lowered, core, source, strides, names, x.device, there, spread, written)
+    aligned = [at for at, each in enumerate((x, weight, like)) if not each.data_ptr() & 15]
+    draft = Draft(lowered, core, source, strides, names, x.device, there, spread, written, aligned)
     return Ready(LaunchPlan(draft, choose or best), plan)
 
 
@@ -209,12 +210,16 @@ def explained(chain: Chain, plan: Plan) -> list[Explained]:
         choices[each] = tuned.choose(lowered, core, each, work, name, wanted)
         return choices[each].config
 
-    def tensor(*dims: int) -> Tensor:
-        return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
+    def tensor(*dims: int, last: bool = False) -> Tensor:
+        form = memory_format(dims, last)
+        return torch.empty(
+            dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta", memory_format=form
+        )
 
     operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
     gpu = Gpu(wanted, MULTIPROCESSORS.get(wanted, 108), real=bool(kind))
-    x, weight = tensor(*problem.input.dims), tensor(*problem.weight)
+    x = tensor(*problem.input.dims, last=problem.layout == "channels_last")
+    weight = tensor(*problem.weight)
     made = prepare(chain, plan, x, weight, operands, None, choose, gpu).launch_plan
     rows = []
     for each, served in zip((s for s in lowered.segments if s.convolves), made.served, strict=True):

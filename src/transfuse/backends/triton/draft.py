@@ -77,12 +77,14 @@ class Draft:
         gpu: Gpu,
         spread: Mapping[str, Five] | None = None,
         written: torch.dtype | None = None,
+        aligned: Sequence[int] = (X, WEIGHT, OUT),
     ) -> None:
         """``spread``: the strides of operands that have more than a value per channel. ``written``:
-        the type of the result, where that is not the input's.
+        the type of the result, where that is not the input's. ``aligned``: which of input, weights
+        and output have an address that 16 divides.
         """
         self.lowered, self.core, self.source = lowered, core, source
-        self.device, self.gpu, self.spread = device, gpu, spread or {}
+        self.device, self.gpu, self.spread, self.aligned = device, gpu, spread or {}, aligned
         self.x_strides, self.weight_strides, self.out_strides = strides
         self.names = {name: OPERANDS + at for at, name in enumerate(operands)}
         self.scratch: list[tuple[int, int, torch.dtype]] = []

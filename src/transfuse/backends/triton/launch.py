@@ -55,13 +55,15 @@ class Memory:
 class Boxes:
     """A tensor to be read in boxes; with a ``layout``, boxes that lie swizzled in shared memory.
 
-    Memory is used again and again under the same few addresses: descriptors are kept by them.
+    It is dense, or has its ``own_strides``. Memory is used again and again under the same few
+    addresses: descriptors are kept by them.
     """
 
     number: int
     sizes: tuple[int, ...]
     box: tuple[int, ...]
     layout: Any = None
+    own_strides: tuple[int, ...] = ()
     kept: dict[int, Any] = field(default_factory=dict)
     dtype: Any = None
 
@@ -79,7 +81,8 @@ class Boxes:
 
     @property
     def strides(self) -> list[int]:
-        return [prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
+        dense = [prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
+        return list(self.own_strides) or dense
 
     def _descriptor(self, base: Any) -> Any:
         sizes, box = list(self.sizes), list(self.box)

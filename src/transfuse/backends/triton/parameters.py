@@ -43,7 +43,7 @@ class TensorMap:
     known: Mapping[str, Any]
 
     def encoded(self, memory: Sequence[int]) -> bytes:
-        """The map for scratch memory at these addresses."""
+        """The map for memory at these addresses."""
         boxes = self.boxes
         return driver.encoded(memory[boxes.number], boxes.sizes, boxes.strides, **self.known)
 
@@ -127,7 +127,7 @@ class Layout:
 
     def _start(self, value: Any, size: int) -> int:
         """Where a parameter lies."""
-        if isinstance(value, TensorMap) and size == MAP and value.boxes.number >= self.given:
+        if isinstance(value, TensorMap) and size == MAP:
             at = self._place(bytes(MAP), MAP)
             self.maps.append((at, value))
             return at
@@ -141,6 +141,27 @@ class Layout:
         at = -(-len(self.content) // align) * align
         self.content += bytes(at - len(self.content)) + content
         return at
+
+
+class MovingMap:
+    """A tensor map in a buffer whose tensor is given anew with each call."""
+
+    def __init__(self, described: TensorMap, view: memoryview) -> None:
+        self.described, self.view = described, view
+        self.number, self.address = described.boxes.number, 0
+        self.kept: dict[int, bytes] = {}
+
+    def follow(self, given: Sequence[int]) -> None:
+        """Have the map be of the tensor that is given: few addresses come again and again."""
+        address = given[self.number]
+        if address == self.address:
+            return
+        content = self.kept.get(address)
+        if content is None:
+            if len(self.kept) >= PLACES:
+                self.kept.clear()
+            content = self.kept[address] = self.described.encoded(given)
+        self.view[:], self.address = content, address
 
 
 class ParameterBuffer:
@@ -157,8 +178,11 @@ class ParameterBuffer:
         scratch = memory[layout.given :]
         words = Struct(f"{len(scratch)}Q")
         words.pack_into(self.view, WORD * layout.given, *scratch)
+        self.moving: list[MovingMap] = []
         for at, described in layout.maps:
             self.view[at : at + MAP] = described.encoded(memory)
+            if described.boxes.number < layout.given:
+                self.moving.append(MovingMap(described, self.view[at : at + MAP]))
         self.calls: list[Callable[[], int]] = []
         for programs, each, starts, pointers, config in layout.launches:
             words = Struct(f"{len(starts)}Q")
@@ -212,6 +236,8 @@ class ParameterBuffers:
         except (KeyError, IndexError):
             buffer = self._buffer(given, base, stream)
         self.pack(buffer.view, 0, *given)
+        for each in buffer.moving:
+            each.follow(given)
         for call in buffer.calls:
             code = call()
             if code:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from transfuse.backends.triton.engines.contract import Engine, Task, Unsuited
+from transfuse.backends.triton.engines.gemm.gemm_launch import Gemm
 from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip
 from transfuse.backends.triton.engines.hopper_window.window_launch import HopperWindow
 from transfuse.backends.triton.engines.portable.convolve_launch import Portable
@@ -13,6 +14,7 @@ from transfuse.backends.triton.versions import ANY_ROW, uncompilable
 
 ENGINES: tuple[Engine, ...] = (
     HopperWindow(),
+    Gemm(),
     HopperStrip(),
     Portable(),  # serves every task, so nothing after it is asked
 )
