@@ -323,15 +323,9 @@ def power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def stepped(n: int, most: int) -> int:
-    """A power of two for ``n``, or ``most``, in steps of 8 down from it: a kernel is built for few.
-
-    At least 16, and no less than ``n`` where ``most`` is not.
-    """
-    found = most
-    while found // 8 >= max(16, n):
-        found //= 8
-    return found
+def stepped(n: int, most: int, step: int) -> int:
+    """``most``, or what holds ``n`` one or two steps down from it: a kernel is built for few."""
+    return next((most // down for down in (step * step, step) if n <= most // down), most)
 
 
 def _operand(op: str, value: Any) -> tuple[TileOp, ...]:

@@ -26,7 +26,7 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     if resident is None:
         block_p = max(16, min(128, 8192 // block_c))
     else:  # a tile holds every position
-        block_p = stepped(positions, MOST_ELEMENTS // block_c)
+        block_p = stepped(positions, MOST_ELEMENTS // block_c, 4)
     order = Order(sizes, 1, ordered=True)
     arguments = OpArguments(draft.spread, lambda strides: draft.unit(order, group, strides))
     table = arguments.table(each.after)

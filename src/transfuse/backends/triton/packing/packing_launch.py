@@ -90,7 +90,7 @@ def _input(
         before=arguments.table(lowered.prologue),
         after=arguments.table(after),
         tf32=core.arithmetic == "tf32",
-        wide=wide(Shape(1, 1, draft.source), draft.x_strides),
+        wide=wide(Shape(1, core.in_channels, draft.source), draft.x_strides),
     )
     blocks = -(-copies.channels // block_c), -(-copies.plane // block_p), -(-batch // what.samples)
     sizes = InputSizes(

@@ -179,7 +179,6 @@ class Tiled:
             grid=self._grid,
             copy=all_told(self.copies.strides(work.batch)),
             deep=told(self.copies.extent[0]),
-            anchors=all_told(table.each("anchors")),
             inputs=all_told(table.each("inputs")),
             outputs=all_told(table.each("outputs")),
             results=all_told(table.each("results")),

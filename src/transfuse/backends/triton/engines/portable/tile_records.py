@@ -22,7 +22,6 @@ class TileSizes(NamedTuple):
     grid: Any
     copy: Any
     deep: Any
-    anchors: Any
     inputs: Any
     outputs: Any
     results: Any
