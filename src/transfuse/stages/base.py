@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from transfuse.problem import Shape
+from transfuse.stages.actions import Action, Elementwise
 from transfuse.stages.values import Kinds, admitted, exact, outlined, plain
 from transfuse.stages.walk import Walk
 
@@ -132,6 +133,36 @@ class Stage:
     def apply(self, x: Tensor, env: Env) -> Tensor:
         """The maths, in torch, in the type of ``x``."""
         raise NotImplementedError
+
+    def action(self, shape: Shape) -> Action | None:
+        """What it does to a tile of values of this shape; None where only sweeps can do it."""
+        return None
+
+    @property
+    def elementwise(self) -> Elementwise | None:
+        """What it computes of every element by itself, where that is all it does."""
+        return None
+
+    @property
+    def largest(self) -> bool:
+        """Whether it gives the largest value of each window, and every window holds one."""
+        return False
+
+    def merged(self, after: "Stage") -> "Stage | None":
+        """The one stage that this and the one after it make; None where they make none."""
+        return None
+
+    def halves(self, key: str) -> tuple["Stage", "Stage"] | None:
+        """The stage as two: one gathers statistics of the batch under ``key``, one applies them."""
+        return None
+
+    def unshifted(self) -> "Stage | None":
+        """The same for exponents that are known to be small, where it need not look for them."""
+        return None
+
+    def undivided(self, rank: int) -> tuple["Stage", int] | None:
+        """The stage without its division by an integer, and that integer."""
+        return None
 
     def sweep(self, walk: Walk) -> None:
         """What it does to stored values, in the words of ``walk``; by default torch alone can."""

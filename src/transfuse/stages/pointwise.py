@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from transfuse.maths.expr import Call, Constant, Expr, Name, X, expression, substituted
+from transfuse.maths.expr import Call, Expr, Name, X, expression, substituted
 from transfuse.maths.expr import name as symbol
-from transfuse.maths.primitives import PRIMITIVES, direction, evaluate, interval
+from transfuse.maths.primitives import PRIMITIVES, evaluate
 from transfuse.problem import Shape
+from transfuse.stages.actions import Elementwise
 from transfuse.stages.base import Env, Kind, Number, Stage, shown, value
 from transfuse.stages.values import exact, outlined, plain
 from transfuse.stages.walk import Given, Walk
@@ -105,11 +106,6 @@ class Map(Stage):
         """The arguments that are tensors, by name: the names they are given under."""
         return {k: v for k, v in self.parameters() if isinstance(v, str)}
 
-    @property
-    def per_channel(self) -> bool:
-        """Whether its tensors have one value per channel each."""
-        return not self.shapes
-
     def fitted(self, shapes: Mapping[str, tuple[int, ...]], rank: int) -> Map:
         named = {name: shapes[name] for name in self.tensors.values() if name in shapes}
         spread = tuple(
@@ -148,24 +144,14 @@ class Map(Stage):
         walk.map(substituted(self.function.expr, self.constants), values)
 
     @property
-    def rises(self) -> bool:
-        """Whether it never falls as x grows, whatever values its tensors have."""
-        return direction(self.function.expr, "x", self.constants) == 1
+    def elementwise(self) -> Elementwise:
+        made = self.function
+        return Elementwise(
+            made.pattern, made.expr, self.arguments, self.constants, self.tensors, dict(self.shapes)
+        )
 
-    def within(self, limit: float) -> bool:
-        """Whether every value it gives but NaN is at most ``limit`` from 0."""
-        low, high = interval(self.function.expr, self.constants)
-        return -limit <= low and high <= limit
-
-    def operated(self, *primitives: str) -> Iterator[float]:
-        """The numbers that it adds, multiplies by and so on."""
-        for each in self.function.expr.walk():
-            if isinstance(each, Call) and each.primitive in primitives:
-                for part in each.arguments:
-                    if isinstance(part, Constant):
-                        yield part.value
-                    elif isinstance(part, Name) and part.name in self.constants:
-                        yield self.constants[part.name]
+    def action(self, shape: Shape) -> Elementwise:
+        return self.elementwise
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
         if self.function.torch is not None and len(self.constants) == len(self.arguments):

@@ -15,7 +15,7 @@ from transfuse.backends.triton.engines.contract import Choose
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.engines.served import Explained
 from transfuse.backends.triton.engines.workload import Workload
-from transfuse.backends.triton.gpu import MULTIPROCESSORS, Gpu
+from transfuse.backends.triton.gpu import MULTIPROCESSORS, Gpu, aimed
 from transfuse.backends.triton.launch_plan import LaunchPlan
 from transfuse.backends.triton.lower import Segment
 from transfuse.backends.triton.strides import Five, five, three
@@ -38,6 +38,11 @@ class Ready:
 
 
 _ready: dict[object, Ready] = {}
+
+
+def forget() -> None:
+    """Make launch plans anew when they are next needed."""
+    _ready.clear()
 
 
 def run(
@@ -164,7 +169,9 @@ def prepare(
         five(weight.stride()),
         five(like.stride()),
     )
-    there, name = gpu or _gpu(x.device), tuned.gpu(x.device)
+    aim = aimed()
+    there = gpu or (aim.gpu if aim else _gpu(x.device))
+    name = aim.name if aim else tuned.gpu(x.device)
     lowered, core = lower.lowered(chain, plan), plan.chain.core(plan.problem)
 
     def best(each: Segment, work: Workload) -> Tiling:
@@ -213,9 +220,7 @@ def explained(chain: Chain, plan: Plan) -> list[Explained]:
     for each, served in zip((s for s in lowered.segments if s.convolves), made.served, strict=True):
         tiles = str(choices[each]) if served.engine == tuned.PORTABLE else served.tiles
         text = f"{served.engine}: {tiles}"
-        rows.append(
-            Explained(tuned.chain(lowered, each, core.rank), text, dict(served.passed_over))
-        )
+        rows.append(Explained(tuned.chain(lowered, each), text, dict(served.passed_over)))
     return rows
 
 

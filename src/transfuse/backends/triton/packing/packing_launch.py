@@ -23,7 +23,7 @@ def add(draft: Draft, tap_table: TapTable, tile: Tile) -> PackedCopies:
     arguments = OpArguments()
     windows = ((1, 1, 0),) * core.rank
     if lowered.pool is not None:
-        windows = lowered.pool.windows(core.rank)
+        windows = lowered.pool.windows
     kernel, stride, padding = (three(each, 1) for each in zip(*windows, strict=True))
     after = lowered.after_pool
     if lowered.factor != 1.0:
