@@ -33,12 +33,16 @@ static void turn(const T* from, int64_t slots, int64_t width, int lanes, T* to, 
 // A tile's values at their place, in the output's layout and type.
 template <class T> static void write(const transfuse_program& p, Tile<T>& tile, bool streams) {
     const int64_t* st = p.output_strides;
-    const int64_t width = tile.box.size(2), slots = tile.channels.slots;
+    const int64_t slots = tile.channels.slots;
     const Channels& c = tile.channels;
     const bool as_is = (p.output_element == TF_F32 || p.output_element == TF_F64) && st[4] == 1;
+    // Rows that follow one another in the output as they do in the tile are one, and so are planes.
+    int64_t width = tile.box.size(2), rows = tile.box.size(1), planes = tile.box.size(0);
+    if (as_is && st[3] == width) width *= rows, rows = 1;
+    if (as_is && rows == 1 && st[2] == width) width *= planes, planes = 1;
     std::vector<T> lines(as_is ? 0 : width * LANES<T>);
-    for (int64_t d = tile.box.lo[0]; d < tile.box.hi[0]; d++)
-        for (int64_t h = tile.box.lo[1]; h < tile.box.hi[1]; h++) {
+    for (int64_t d = tile.box.lo[0]; d < tile.box.lo[0] + planes; d++)
+        for (int64_t h = tile.box.lo[1]; h < tile.box.lo[1] + rows; h++) {
             const T* v = tile.at(tile.box.at(d, h, tile.box.lo[2]));
             const int64_t base = tile.n * st[0] + tile.first_channel() * st[1] + d * st[2] + h * st[3] +
                                  tile.box.lo[2] * st[4];
