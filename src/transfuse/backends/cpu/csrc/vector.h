@@ -22,14 +22,17 @@ template <> struct Types<float> {
     typedef float Vector __attribute__((vector_size(TF_BYTES)));
     typedef int32_t Mask __attribute__((vector_size(TF_BYTES)));
     typedef float Loose __attribute__((vector_size(TF_BYTES), aligned(4)));
+    typedef float Half __attribute__((vector_size(TF_BYTES / 2)));
 };
 template <> struct Types<double> {
     typedef double Vector __attribute__((vector_size(TF_BYTES)));
     typedef int64_t Mask __attribute__((vector_size(TF_BYTES)));
     typedef double Loose __attribute__((vector_size(TF_BYTES), aligned(8)));
+    typedef double Half __attribute__((vector_size(TF_BYTES / 2)));
 };
 template <class T> using Vec = typename Types<T>::Vector;
 template <class T> using Mask = typename Types<T>::Mask;
+template <class T> using HalfVec = typename Types<T>::Half;
 // The bits of a value without its sign.
 template <class T>
 constexpr auto MAGNITUDE = std::numeric_limits<std::conditional_t<sizeof(T) == 4, int32_t, int64_t>>::max();
