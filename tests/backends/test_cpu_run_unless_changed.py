@@ -45,7 +45,7 @@ def test_repeated_calls_are_run_so(caught: list[tuple[Any, ...]]) -> None:
 
 
 def test_other_weights_run_nothing(caught: list[tuple[Any, ...]]) -> None:
-    x, w, y = called()
+    _, w, y = called()
     program, threads, data, size, digest = caught[-1]
     core = library.load()
     assert core is not None
