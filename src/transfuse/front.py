@@ -81,7 +81,9 @@ def call(
                 and dilation is e and groups is f and output_size is g and backend is h
                 and precision is i
             ):  # fmt: skip
-                tensors = _tensors(x, weight, operands, out)
+                tensors: tuple[Tensor, ...] = (x, weight)
+                if operands or out is not None:
+                    tensors = _tensors(x, weight, operands, out)
                 if recent.alike(scalars, tensors, out is not None):
                     return _run(recent, tensors, operands, out, "weight")
     plain.not_at_exit()

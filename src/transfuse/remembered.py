@@ -61,7 +61,7 @@ class Checked:
             self.settled = made.check, settled(self.run, x, weight, operands, out)
         guard, run = self.settled
         facts = (self.chain, self.problem, self.backend, run, self.asked, self.spans, self.updates)
-        return Recent(*facts, None, given, numbers, out is not None, set_to(x), guard)
+        return Recent(*facts, None, given, numbers, guard, out is not None, *_set_to(x))
 
 
 @dataclass
@@ -69,23 +69,32 @@ class Recent(Checked):
     """The last call with a weight, kept by the weight's id, and what must be as it was then.
 
     ``given`` and ``scalars``: that call's own arguments. Nothing can change them, so the very same
-    objects are the same values. ``into``: whether it had an output. ``set_to``: see there.
-    ``run`` is for tensors that pass ``guard``.
+    objects are the same values. ``into``: whether it had an output. ``run`` is for tensors that
+    pass ``guard``. The rest is what the choice of a backend depends on beside these.
     """
 
     given: Given = (None,) * 9
     scalars: tuple[object, ...] = ()
-    into: bool = False
-    set_to: tuple[object, ...] = ()
     guard: Guard = bool
+    into: bool = False
+    setting: str | None = None
+    backends: tuple[Backend, ...] = ()
+    gradients: bool = False
+    float32: str = ""
 
     def alike(
         self, scalars: Mapping[str, Number] | None, tensors: Sequence[Tensor], into: bool
     ) -> bool:
         """Whether all that checks look at beside ``given`` is as it was; asked for each call."""
-        if into is not self.into or not plain.undisturbed():
-            return False
-        if scalars and not all(map(is_, scalars.values(), self.scalars)):
+        if (
+            into is not self.into
+            or self.backends is not dispatch.BACKENDS
+            or self.setting != settings.backend()
+            or self.gradients is not torch.is_grad_enabled()
+            or (scalars and not all(map(is_, scalars.values(), self.scalars)))
+            or dispatch.explaining()
+            or not plain.undisturbed()
+        ):
             return False
         try:
             for tensor in tensors:
@@ -93,13 +102,13 @@ class Recent(Checked):
                     return False
         except AttributeError:  # no tensor
             return False
-        return self.guard(*tensors) and set_to(tensors[0]) == self.set_to
+        return self.guard(*tensors) and (not self.float32 or self.float32 == float32_on_cuda())
 
 
-def set_to(x: Tensor) -> tuple[object, ...]:
+def _set_to(x: Tensor) -> tuple[str | None, tuple[Backend, ...], bool, str]:
     """What the choice of a backend depends on beside arguments and tensors."""
-    usual = settings.backend(), torch.is_grad_enabled(), dispatch.explaining(), dispatch.BACKENDS
-    return (*usual, float32_on_cuda()) if x.is_cuda and x.dtype is torch.float32 else usual
+    float32 = float32_on_cuda() if x.is_cuda and x.dtype is torch.float32 else ""
+    return settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled(), float32
 
 
 def _lasting(value: object) -> bool:

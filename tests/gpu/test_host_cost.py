@@ -9,7 +9,7 @@ import torch
 
 from tests.small_calls import Small, chains, five, plain
 
-ROUNDS = 300
+ROUNDS = 150
 
 
 def micros(call: Callable[[], object]) -> float:

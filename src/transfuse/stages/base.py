@@ -11,7 +11,7 @@ from torch import Tensor
 
 from transfuse.problem import Shape
 from transfuse.stages.actions import Action, Elementwise
-from transfuse.stages.values import Kinds, admitted, exact, outlined, plain
+from transfuse.stages.values import AS_THEY_ARE, Kinds, admitted, exact, outlined, plain
 from transfuse.stages.walk import Walk
 
 Number = int | float
@@ -71,6 +71,8 @@ class Stage:
         kind: Any = type(self)
         for name, kinds in _fields(kind):
             given = getattr(self, name)
+            if type(given) in AS_THEY_ARE and type(given) in kinds:  # the usual case, at once
+                continue
             value = plain(self.name, name, given, kinds)
             if value is not given:
                 object.__setattr__(self, name, value)

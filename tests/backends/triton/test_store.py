@@ -232,6 +232,7 @@ for each in builds(Wanted((conv_transpose(2, "bias"), sigmoid()), problem)):
 """
 
 
+@pytest.mark.long
 def test_keys_are_the_same_in_every_process() -> None:
     def keys(seed: str) -> str:
         command = [sys.executable, "-c", SCRIPT]

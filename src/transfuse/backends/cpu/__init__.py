@@ -184,9 +184,9 @@ class _Again:
     def __call__(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
     ) -> Tensor:
-        core, loaded, address = self.core, self.loaded, weight.data_ptr()
+        core, address = self.core, weight.data_ptr()
         found = weights.kept((address, self.layout))
-        if found is None or (core.assumes and not core.finite(loaded, operands)):
+        if found is None or (core.assumes and not core.finite(self.loaded, operands)):
             return self._first(x, weight, operands, out)
         y = out
         if y is None:
@@ -197,14 +197,20 @@ class _Again:
             program = self.programs.pop()
         except IndexError:
             program = _Filled(core.ready, x, weight, operands, y)
-        program.fill(x.data_ptr(), found, y.data_ptr(), operands)
+        words = program.words
+        words[_INPUT], words[_WEIGHTS], words[_OUTPUT] = x.data_ptr(), found.address, y.data_ptr()
+        if operands:
+            program.point_to(operands)
+        if program.careful is not found.careful:
+            program.be_careful(found.careful)
         status = self.run(
             program.address, threads.count(), address, self.nbytes, found.digest_address
         )
         self.programs.append(program)
-        if status == library.CHANGED:
-            return self._first(x, weight, operands, y)
-        library.check(loaded, status)
+        if status:
+            if status == library.CHANGED:
+                return self._first(x, weight, operands, y)
+            library.check(self.loaded, status)
         return y
 
     def _first(
@@ -232,13 +238,12 @@ class _Filled:
         self.careful = bool(self.program.careful)
         self.places = list(ready.places(self.program))
 
-    def fill(self, x: int, weight: weights.Packed, y: int, operands: Mapping[str, Tensor]) -> None:
-        words = self.words
-        words[_INPUT], words[_WEIGHTS], words[_OUTPUT] = x, weight.address, y
-        if self.careful is not weight.careful:
-            self.program.careful = self.careful = weight.careful
+    def point_to(self, operands: Mapping[str, Tensor]) -> None:
         for view, at, name in self.places:
             view[at] = operands[name].data_ptr()
+
+    def be_careful(self, careful: bool) -> None:
+        self.program.careful = self.careful = careful
 
 
 _INPUT, _WEIGHTS, _OUTPUT = (

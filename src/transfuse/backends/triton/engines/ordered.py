@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from transfuse.backends.triton import versions
 from transfuse.backends.triton.engines.contract import Engine, Task, Unsuited
 from transfuse.backends.triton.engines.gemm.gemm_launch import Gemm
 from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip
@@ -10,7 +11,6 @@ from transfuse.backends.triton.engines.hopper_window.window_launch import Hopper
 from transfuse.backends.triton.engines.portable.convolve_launch import Portable
 from transfuse.backends.triton.engines.served import Served
 from transfuse.backends.triton.store import shelves
-from transfuse.backends.triton.versions import ANY_ROW, uncompilable
 
 ENGINES: tuple[Engine, ...] = (
     HopperWindow(),
@@ -43,12 +43,12 @@ def missing(engine: Engine, task: Task, tiles: Any) -> str:
 
     What this version of Triton does not compile, another may have compiled into the store.
     """
-    if ANY_ROW:
+    if versions.ANY_ROW:
         return ""
     trial = replace(task, draft=task.draft.copy())
     engine.emit(trial, tiles)
     for launch in trial.draft.launches[len(task.draft.launches) :]:
-        why = uncompilable(launch.kernel)
+        why = versions.uncompilable(launch.kernel)
         if why and shelves.find(launch.build(*trial.draft.likeness()).key) is None:
             return f"{why}; nor is one stored"
     return ""

@@ -15,8 +15,8 @@ MAGIC = b"transfuse kernel 1\n"
 """The first bytes of a file; another way to write one is another number."""
 DIGEST = sha256().digest_size
 LENGTH = 4
-FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 4, "pb": 4}]
-"""Instructions are of 16 bytes."""
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 2**20, "lc": 0, "lp": 4, "pb": 4}]
+"""Instructions are of 16 bytes. A larger dictionary than machine code takes memory and time."""
 
 
 class Damaged(ValueError):
