@@ -72,7 +72,7 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
         spread_strides(arguments), At(gathered.partials), told_sizes,
         to, draft.gathered(each, gathered), what, draft.acc,
     ]  # fmt: skip
-    warps = min(32, max(1, block_c * block_p // 512))
+    warps = min(32, max(1, block_c * block_p // 1024))
     draft.add(finish, batch * groups * tiles, given, num_warps=warps)
     if each.late is not None:
         statistics_launch.add(draft, each.late, gathered, gathered)
