@@ -72,7 +72,7 @@ def _input(
     if lowered.pool is None or run > 1 or axis == CHANNELS:
         unit = unit_of(copies, draft.x_strides, inputs[2], run, 16 // draft.item)
     block_c, block_p = block_of(copies.channels)
-    padded = copies.kept % PADDED == 0
+    padded = copies.channels % PADDED == 0
     what = PackedInput(
         inner=axis,
         unit=unit,
@@ -91,6 +91,7 @@ def _input(
         after=arguments.table(after),
         tf32=core.arithmetic == "tf32",
         wide=wide(Shape(1, core.in_channels, draft.source), draft.x_strides),
+        far=copies.plane * copies.channels * (batch if copies.samples_last else 1) >= 2**31,
     )
     blocks = -(-copies.channels // block_c), -(-copies.plane // block_p), -(-batch // what.samples)
     sizes = InputSizes(
