@@ -25,6 +25,9 @@ from transfuse.backends.triton.told import all_told, divisor, told
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Shape
 
+REGISTERS = 80
+"""Of a thread: with more, too few programs share a multiprocessor to keep its memory busy."""
+
 
 def add(draft: Draft, tap_table: TapTable, copies: Copies) -> PackedCopies:
     """The copies of input and weights, made by now; the same ones only once."""
@@ -46,7 +49,7 @@ def add(draft: Draft, tap_table: TapTable, copies: Copies) -> PackedCopies:
     ]  # fmt: skip
     # A pool reads much for what it writes: more warps wait for more of it at once.
     warps = 8 if draft.lowered.pool is not None else 4
-    draft.add(pack, programs + count, given, num_warps=warps)
+    draft.add(pack, programs + count, given, num_warps=warps, maxnreg=REGISTERS)
     return made
 
 
