@@ -323,9 +323,9 @@ def power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def stepped(n: int, most: int, step: int) -> int:
-    """``most``, or what holds ``n`` one or two steps down from it: a kernel is built for few."""
-    return next((most // down for down in (step * step, step) if n <= most // down), most)
+def stepped(n: int, most: int) -> int:
+    """``most``, or what holds ``n`` of an eighth or a 64th of it: a kernel is built for few."""
+    return next((most // down for down in (64, 8) if n <= most // down), most)
 
 
 def _operand(op: str, value: Any) -> tuple[TileOp, ...]:

@@ -13,7 +13,7 @@ def add(draft: Draft, at: int, fast: Partials, careful: Partials, wild: int | No
     run, careful_run = fast.run * statistic.size, careful.run * statistic.size
     count = fast.plane // run
     halves = draft.memory(count), draft.memory(count)
-    block = stepped(run, 1024, 8)
+    block = stepped(run, 1024)
     numbers: tuple[float, ...] = thirds(statistic.eps)
     running: tuple[int, ...] = ()
     if statistic.running is not None:

@@ -64,10 +64,15 @@ def copy_input(program, x, rows, operands, S, C: tl.constexpr, ACC: tl.constexpr
         if C.tf32:
             v = nearest_tf32(v)
         if C.samples_last:
-            row = ((residue * deep + depth) * plane + at).to(tl.int64) * batch + n
+            row = (residue * deep + depth).to(tl.int64) * plane * batch + n
+            step = batch * width
         else:
-            row = ((residue * batch + n).to(tl.int64) * deep + depth) * plane + at
-        target = rows + row[None, :] * width + slot[:, None]
+            row = ((residue * batch + n).to(tl.int64) * deep + depth) * plane
+            step = width
+        place = at * step
+        if C.far:
+            place = at.to(tl.int64) * step
+        target = rows + row * width + (place[None, :] + slot[:, None])
         keep = (slot < width)[:, None] & (at < plane)[None, :] & (n < batch)
         tl.store(target, narrow(v, rows.dtype.element_ty), mask=keep)
 

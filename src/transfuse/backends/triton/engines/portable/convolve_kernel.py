@@ -104,13 +104,16 @@ def accumulate_singly(factors, cell, member, block, S, T: tl.constexpr, M: tl.co
     CHANNELS: tl.constexpr = T.channels
     POSITIONS: tl.constexpr = T.positions
     ACC: tl.constexpr = M.acc
+    BESIDE: tl.constexpr = T.beside
     p = tl.arange(0, POSITIONS)
     channel, live = block.channels
     n, d, h, u = anchors(cell.tile, p, S, T)
     fd, nd, sd, fh, nh, sh, fw, nw, sw = taps_of(factors.table, cell, member, T)
     row = (block.row + tl.arange(0, CHANNELS)).to(tl.int64)
     kept = plain(S.kept)
-    if T.depthwise:  # neighbours among channels read neighbours, or the same
+    if T.beside > 1:
+        own = channel
+    elif T.depthwise:  # neighbours among channels mostly read neighbours
         own = tl.max_contiguous(over(channel, S.group_outputs) + block.group, 2)
     weights = factors.weights + row * (T.slots * kept)
     acc = tl.zeros([CHANNELS, POSITIONS], ACC)
@@ -125,10 +128,12 @@ def accumulate_singly(factors, cell, member, block, S, T: tl.constexpr, M: tl.co
         there = (n < plain(S.batch)) & (i >= 0) & (i < plain(S.inputs[0]))
         there &= (j >= 0) & (j < plain(S.inputs[1])) & (k >= 0) & (k < plain(S.inputs[2]))
         there = live[:, None] & there[None, :]
+        if T.beside > 1:
+            there = tl.max_constancy(there, [BESIDE, 1])
         residue = i % T.apart[0] * T.apart[1] + j % T.apart[1]
         residue = residue * T.apart[2] + k % T.apart[2]
         at = row_of(n, i // T.apart[0], j // T.apart[1], k // T.apart[2], residue, S, T)
-        at = at.to(tl.int64)[None, :] * plain(S.width)
+        at = at.to(tl.int64)[None, :] * (plain(S.width) * T.beside)
         if T.depthwise:
             at += own[:, None]
         else:
@@ -287,7 +292,10 @@ def not_finite(wild, copied):
 def channels_of(group, of_group, S, T: tl.constexpr):
     """The channels of a block of a group."""
     inner = of_group * T.channels + tl.arange(0, T.channels)
-    return Channels(group * plain(S.tiled) + inner, inner < plain(S.tiled))
+    channel = inner
+    if not T.depthwise:  # there, all groups are one
+        channel = group * plain(S.tiled) + inner
+    return Channels(channel, inner < plain(S.tiled))
 
 
 @triton.jit
