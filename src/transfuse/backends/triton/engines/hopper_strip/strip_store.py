@@ -10,7 +10,6 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from transfuse.backends.triton.engines.hopper_records import Halves
 from transfuse.backends.triton.epilogue.arithmetic import narrow
 from transfuse.backends.triton.epilogue.records import Channels
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
@@ -44,8 +43,8 @@ def rows_layout(axis, vector):
 
 @gluon.constexpr_function
 def piece_of(dtype):
-    """Channels of a position that are stored together: a whole line of the cache."""
-    return 128 * 8 // dtype.primitive_bitwidth
+    """Channels of a position that are stored together: whole sectors of memory."""
+    return 64 if dtype.primitive_bitwidth == 16 else 16
 
 
 @gluon.constexpr_function
@@ -103,7 +102,7 @@ def finish_tile(
         of_samples, of_channels, _, _, _ = sizes.strides
         out += n0.to(gl.int64) * (of_samples * C.vector)
         if C.store == "rows":
-            finish_rows(out, v, tile, sizes, CONSUMER, P, C, A)
+            finish_rows(out, v, tile, sizes, CONSUMER, P, C)
         elif C.store == "channels":
             finish_channels(out, v, tile, sizes, first, CONSUMER, P, C, A)
         else:
@@ -112,9 +111,7 @@ def finish_tile(
 
 
 @gluon.jit
-def finish_rows(
-    out, v, tile, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr
-):
+def finish_rows(out, v, tile, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr):
     """Store one consumer's share of a tile, a warp along a row."""
     AXIS: gl.constexpr = C.axis
     ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
@@ -127,19 +124,8 @@ def finish_rows(
     to = gl.expand_dims(four * apart, 1 - AXIS) + gl.expand_dims(place, AXIS)
     four += tile.channel
     here = gl.expand_dims(there, AXIS)
-    if C.vector > 1:
-        at = out + tile.channel * apart + to
-        write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, apart, P, C)
-    elif near(out, sizes.span):
-        # The layout is changed on either side: results are stored while others are on their way.
-        step = apart * (out.dtype.element_ty.primitive_bitwidth // 8)
-        at = halves(out + tile.channel * apart + to)
-        write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, step, P, C)
-    else:
-        channel = tile.channel + gl.arange(0, C.channels, layout=gl.SliceLayout(1 - AXIS, ROWS))
-        live = alive(channel, sizes.channels, 1, P)
-        wide = gl.convert_layout(v, ROWS)
-        write(out, wide, channel, live, there, place, of_channels, A, AXIS)
+    at = out + tile.channel * apart + to
+    write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, apart, P, C)
 
 
 @gluon.jit
@@ -177,13 +163,6 @@ def halved(v, AXIS: gl.constexpr):
     else:
         both = gl.permute(gl.reshape(v, [POSITIONS, 2, CHANNELS // 2]), [0, 2, 1])
     return gl.split(both)
-
-
-@gluon.jit
-def near(out, span):
-    """Whether so many elements from an address on have addresses alike in their upper half."""
-    low = out.to(gl.int64) & 0xFFFFFFFF
-    return low + span.to(gl.int64) * (out.dtype.element_ty.primitive_bitwidth // 8) < 1 << 32
 
 
 @gluon.jit
@@ -241,13 +220,6 @@ def places(
 
 
 @gluon.jit
-def halves(out):
-    """Addresses as lower and upper half, and their type: a step within 4 GiB is one addition."""
-    at = out.to(gl.int64)
-    return Halves(at.to(gl.int32), (at >> 32).to(gl.int32), out)
-
-
-@gluon.jit
 def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.constexpr):
     """Store a tile's channels four at a time; where, and which channels would come after them.
 
@@ -261,16 +233,8 @@ def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.c
         v = gl.convert_layout(v, rows_layout(C.axis, C.vector), assert_trivial=True)
         if not P.whole:
             there &= gl.expand_dims(channel < channels, 1 - C.axis)
-        if C.vector > 1:
-            gl.store(out, v, mask=there)
-            return out + 4 * apart, channel + 4
-        else:
-            low, high, like = out
-            at = gl.inline_asm_elementwise(
-                "mov.b64 $0, {$1, $2};", "=l,r,r", [low, high], dtype=gl.int64, is_pure=True, pack=1
-            )
-            gl.store(at.to(like.dtype), v, mask=there)
-            return Halves(low + 4 * apart, high, like), channel + 4
+        gl.store(out, v, mask=there)
+        return out + 4 * apart, channel + 4
 
 
 @triton.jit
