@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from transfuse.backends.triton.engines.hopper_records import Halves
 from transfuse.backends.triton.epilogue.arithmetic import narrow
 from transfuse.backends.triton.epilogue.records import Channels
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
@@ -102,7 +103,7 @@ def finish_tile(
         of_samples, of_channels, _, _, _ = sizes.strides
         out += n0.to(gl.int64) * (of_samples * C.vector)
         if C.store == "rows":
-            finish_rows(out, v, tile, sizes, CONSUMER, P, C)
+            finish_rows(out, v, tile, sizes, CONSUMER, P, C, A)
         elif C.store == "channels":
             finish_channels(out, v, tile, sizes, first, CONSUMER, P, C, A)
         else:
@@ -111,7 +112,9 @@ def finish_tile(
 
 
 @gluon.jit
-def finish_rows(out, v, tile, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr):
+def finish_rows(
+    out, v, tile, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, A: gl.constexpr
+):
     """Store one consumer's share of a tile, a warp along a row."""
     AXIS: gl.constexpr = C.axis
     ROWS: gl.constexpr = rows_layout(AXIS, C.vector)
@@ -124,8 +127,18 @@ def finish_rows(out, v, tile, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C:
     to = gl.expand_dims(four * apart, 1 - AXIS) + gl.expand_dims(place, AXIS)
     four += tile.channel
     here = gl.expand_dims(there, AXIS)
-    at = out + tile.channel * apart + to
-    write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, apart, P, C)
+    if not halved_addresses(out.dtype.element_ty, C.vector):
+        at = out + tile.channel * apart + to
+        write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, apart, P, C)
+    elif near(out, sizes.span):
+        # The layout is changed on either side: results are stored while others are on their way.
+        at = halves(out + tile.channel * apart + to)
+        write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, 2 * apart, P, C)
+    else:
+        channel = tile.channel + gl.arange(0, C.channels, layout=gl.SliceLayout(1 - AXIS, ROWS))
+        live = alive(channel, sizes.channels, 1, P)
+        wide = gl.convert_layout(v, ROWS)
+        write(out, wide, channel, live, there, place, of_channels, A, AXIS)
 
 
 @gluon.jit
@@ -163,6 +176,23 @@ def halved(v, AXIS: gl.constexpr):
     else:
         both = gl.permute(gl.reshape(v, [POSITIONS, 2, CHANNELS // 2]), [0, 2, 1])
     return gl.split(both)
+
+
+@gluon.constexpr_function
+def halved_addresses(dtype, vector):
+    """Whether the lower halves of addresses are moved alone: one addition in place of two.
+
+    That takes another way to store, for tiles on both sides of a border of 4 GiB. It is worth it
+    for single results of 16 bits; for those of 32 the longer code was measured to cost more.
+    """
+    return vector == 1 and dtype.primitive_bitwidth == 16
+
+
+@gluon.jit
+def near(out, span):
+    """Whether so many elements of 16 bits from an address on have the same upper half of theirs."""
+    low = out.to(gl.int64) & 0xFFFFFFFF
+    return low + 2 * span.to(gl.int64) < 1 << 32
 
 
 @gluon.jit
@@ -220,10 +250,18 @@ def places(
 
 
 @gluon.jit
+def halves(out):
+    """Addresses as lower and upper half, and their type: a step within 4 GiB is one addition."""
+    at = out.to(gl.int64)
+    return Halves(at.to(gl.int32), (at >> 32).to(gl.int32), out)
+
+
+@gluon.jit
 def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.constexpr):
     """Store a tile's channels four at a time; where, and which channels would come after them.
 
-    ``out`` are addresses of the first four, ``channel`` their numbers, ``apart`` how far two lie.
+    ``out`` are addresses of the first four, ``channel`` their numbers, ``apart`` how far two lie:
+    in elements, or in bytes where addresses are halved.
     """
     if v.shape[C.axis] > 4:
         low, high = halved(v, C.axis)
@@ -233,8 +271,16 @@ def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.c
         v = gl.convert_layout(v, rows_layout(C.axis, C.vector), assert_trivial=True)
         if not P.whole:
             there &= gl.expand_dims(channel < channels, 1 - C.axis)
-        gl.store(out, v, mask=there)
-        return out + 4 * apart, channel + 4
+        if halved_addresses(v.dtype, C.vector):
+            low, high, like = out
+            at = gl.inline_asm_elementwise(
+                "mov.b64 $0, {$1, $2};", "=l,r,r", [low, high], dtype=gl.int64, is_pure=True, pack=1
+            )
+            gl.store(at.to(like.dtype), v, mask=there)
+            return Halves(low + 4 * apart, high, like), channel + 4
+        else:
+            gl.store(out, v, mask=there)
+            return out + 4 * apart, channel + 4
 
 
 @triton.jit
