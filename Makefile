@@ -4,9 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 SANITIZED := build/sanitize/transfuse/backends/cpu/libtransfuse_cpu.so
 EMULATED := build/neon/libtransfuse_cpu.so
+KERNELS := build/kernels
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-isas test-neon test-gpu lint types sanitize wheel generate format clean docs
+.PHONY: help demo test test-long test-isas test-neon test-gpu lint types sanitize wheel generate format clean docs kernels
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -15,7 +16,7 @@ help: ## this list
 demo: $(READY) ## the five operators: checked against the oracle, timed beside torch, as a page
 	@$(BIN)/transfuse check --random 2
 	@mkdir -p out && rm -f out/demo.jsonl
-	@$(BIN)/transfuse bench --set cpu --peer 'torch eager' --peer 'torch channels_last' -o out/demo.jsonl
+	@$(BIN)/transfuse bench --set cpu --peer 'torch eager' --peer 'torch other layout' -o out/demo.jsonl
 	@$(BIN)/transfuse report out/demo.jsonl -o out/demo.html
 
 # pytest comes last, so that its summary is the last line.
@@ -75,14 +76,23 @@ test-neon: $(EMULATED) ## the core's tests on NEON, emulated; needs qemu-user an
 # The wheel is built from the sdist, and both are tried as a user has them. It is for systems as old as its
 # symbols allow: what GCC 12 has for half floats comes from the compiler's own archive, not from the
 # system's library. OpenMP stays out, since a process must have only one: torch brings it.
+# The GPU's kernels are in no repository: whoever releases a wheel makes them first (make kernels). A wheel
+# without them is whole, and compiles what it needs where it runs.
 wheel: $(READY) ## an sdist and a manylinux wheel, each installed and run in an empty environment
-	@echo "wheel: dist (some minutes)"
+	@echo "wheel: dist (some minutes), with $(words $(wildcard $(KERNELS)/*.kernel)) compiled kernels"
 	@rm -rf build/wheel dist && mkdir -p build/wheel
-	@{ CXX=$(CXX) $(BIN)/python -m build -o build/wheel -C cmake.define.CMAKE_CXX_STANDARD_LIBRARIES=-lgcc && \
+	@{ CXX=$(CXX) $(BIN)/python -m build -o build/wheel -C cmake.define.CMAKE_CXX_STANDARD_LIBRARIES=-lgcc \
+		$(if $(wildcard $(KERNELS)/*.kernel),-C cmake.define.TRANSFUSE_KERNELS=$(CURDIR)/$(KERNELS)) && \
 		PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --exclude libgomp.so.1 -w dist build/wheel/*.whl; \
 	} >build/wheel/log 2>&1 || { cat build/wheel/log; false; }
 	@mv build/wheel/*.tar.gz dist
 	@DIST=dist $(BIN)/python -m pytest -q tests/package
+
+# Old ones go first: their sources are others. A wheel may grow by 25 MB.
+kernels: $(READY) ## the GPU's kernels that a wheel brings along; needs no GPU, and many cores or patience
+	@rm -rf $(KERNELS)
+	@TRANSFUSE_KERNELS=$(CURDIR)/$(KERNELS) $(BIN)/transfuse compile --common --for sm_80 --for sm_90
+	@bytes=$$(cat $(KERNELS)/*.kernel | wc -c); echo "$$bytes bytes in $(KERNELS)"; test $$bytes -le 25000000
 
 generate: $(READY) ## write the C functions anew from the operators' declarations, then rebuild the core
 	@$(BIN)/python -m transfuse.cfunctions

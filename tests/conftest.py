@@ -16,8 +16,9 @@ from transfuse.operators import OPERATORS, Operator
 from transfuse.problem import AXES
 from transfuse.reference import reference
 
-# What was tuned on this machine is no part of a test.
+# What was tuned or compiled on this machine is no part of a test.
 os.environ["TRANSFUSE_TUNED"] = os.path.join(os.devnull, "none.json")
+os.environ["TRANSFUSE_KERNELS"] = os.path.join(os.devnull, "kernels")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

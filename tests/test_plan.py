@@ -68,9 +68,8 @@ def test_benchmark_passes(slug: str) -> None:
 @pytest.mark.parametrize("slug", [slug for slug, row in BENCHMARKS.items() if row[2] == 1])
 def test_one_pass_costs_the_least(slug: str) -> None:
     got = benchmark(slug)
-    operands = 4 * sum(map(prod, dict(got.chain.dims(got.problem)).values()))
     assert got.flops == got.work
-    assert got.bytes + operands == got.least
+    assert got.bytes == got.least
     assert got.scratch == 0
 
 
@@ -265,7 +264,7 @@ def test_staged_is_a_pass_for_every_stage() -> None:
     got = staged(chain, problem, temporary=4)
     assert got.passes == (
         Pass("avg_pool(2)", 0, 2 * 2 * 4 * 81, 4 * pooled),
-        Pass("conv_transpose2d(+ b)", flops, 4 * pooled + weight, 4 * conv),
+        Pass("conv_transpose2d(+ b)", flops, 4 * pooled + weight + 2 * 8, 4 * conv),
         Pass("max_pool(2)", 0, 4 * conv, 4 * small),
         Pass("sum(channels, keepdim=True)", 0, 4 * small, 2 * channel),
     )

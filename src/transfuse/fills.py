@@ -37,9 +37,13 @@ def special(chain: Chain, problem: Problem, seed: int) -> Tensors:
     draw = Random(seed)
     for value in (torch.inf, -torch.inf, torch.nan):
         if x.numel():
-            x.view(-1)[draw.randrange(x.numel())] = value
-    weight.view(-1)[draw.randrange(weight.numel())] = torch.nan
+            x[_somewhere(x, draw)] = value
+    weight[_somewhere(weight, draw)] = torch.nan
     return x, weight, operands
+
+
+def _somewhere(tensor: Tensor, draw: Random) -> tuple[int, ...]:
+    return tuple(draw.randrange(size) for size in tensor.shape)
 
 
 def _filled(chain: Chain, problem: Problem, seed: int, fill: Callable[..., Tensor]) -> Tensors:
@@ -48,10 +52,18 @@ def _filled(chain: Chain, problem: Problem, seed: int, fill: Callable[..., Tenso
 
     def tensor(*dims: int) -> Tensor:
         empty = torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device=device)
-        return fill(empty, generator=generator)
+        return _laid_out(fill(empty, generator=generator), problem)
 
     operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
     for stage in chain.stages:
         if isinstance(stage, Norm) and isinstance(stage.running_var, str):
             operands[stage.running_var].abs_()
     return tensor(*problem.input.dims), tensor(*problem.weight), operands
+
+
+def _laid_out(tensor: Tensor, problem: Problem) -> Tensor:
+    """A tensor with all axes as the problem's layout says, the kernel as a model in it has it."""
+    known = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if problem.layout != "channels_last" or tensor.dim() != problem.rank + 2:
+        return tensor
+    return tensor.contiguous(memory_format=known[tensor.dim()])

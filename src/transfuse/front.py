@@ -6,7 +6,7 @@ that ``plain`` keeps from the fused backends are checked each time and run as to
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from struct import Struct
 
 import torch
@@ -17,13 +17,14 @@ from torch.compiler import is_dynamo_compiling
 from transfuse import dispatch, plain, settings
 from transfuse import padding as paddings
 from transfuse.backends import Backend
-from transfuse.backends.base import Executable, prepared
+from transfuse.backends.base import prepared
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.errors import Declined
 from transfuse.geometry import integer, per_axis
 from transfuse.padding import Padding
 from transfuse.problem import AXES, Problem, expect_in_torch
+from transfuse.remembered import Checked, Given, Recent
 from transfuse.stages import Number
 from transfuse.stages.norm import Norm
 from transfuse.tensors import (
@@ -54,7 +55,6 @@ def call(
     x: Tensor,
     weight: Tensor,
     operands: Mapping[str, Tensor],
-    *,
     scalars: Mapping[str, Number] | None = None,
     stride: Size = 1,
     padding: Padding = 0,
@@ -72,6 +72,20 @@ def call(
     Under autocast tensors are cast as torch's convolutions cast them, unless there is an ``out``:
     torch casts no such call either.
     """
+    if not is_dynamo_compiling():
+        recent = _checked.get(id(weight))
+        if type(recent) is Recent:
+            a, b, c, d, e, f, g, h, i = recent.given
+            if (
+                chain is a and stride is b and padding is c and output_padding is d
+                and dilation is e and groups is f and output_size is g and backend is h
+                and precision is i
+            ):  # fmt: skip
+                tensors: tuple[Tensor, ...] = (x, weight)
+                if operands or out is not None:
+                    tensors = _tensors(x, weight, operands, out)
+                if recent.alike(scalars, tensors, out is not None):
+                    return _run(recent, tensors, operands, out, "weight")
     plain.not_at_exit()
     if any_autocast() and autocasts(x):
         if out is None:
@@ -113,9 +127,13 @@ def call(
             )
         return fitted, problem
 
-    y = _compute(what, prepare, whole, weight, operands, into, backend)
     if not unbatched:
-        return y
+        given = (
+            chain, stride, padding, output_padding, dilation, groups, output_size, backend,
+            precision,
+        )  # fmt: skip
+        return _compute(what, prepare, x, weight, operands, out, backend, "weight", given, scalars)
+    y = _compute(what, prepare, whole, weight, operands, into, backend)
     return y.squeeze(0) if out is None else out
 
 
@@ -223,25 +241,13 @@ def run(
     return compute(given, lambda exotic: given, x, weight, operands, out, backend)
 
 
-@dataclass(frozen=True)
-class Checked:
-    """A call that passed every check, and what runs it.
-
-    ``spans``: the bytes from each tensor's first to its end; ``updates``: operands it writes to.
-    """
-
-    chain: Chain
-    problem: Problem
-    backend: Backend
-    run: Executable
-    spans: tuple[int, ...]
-    updates: tuple[str, ...]
-
-
 _checked: dict[Hashable, Checked] = {}
-"""Calls by everything their checks looked at. The same again needs no check: it would pass."""
+"""Calls by everything their checks looked at. The same again needs no check: it would pass.
+
+The last call with each weight stands under the weight's id as well: it is looked for there first.
+"""
 MOST = 4096
-"""Calls kept; one more, and all are forgotten."""
+"""Entries kept; one more, and all are forgotten."""
 
 Prepare = Callable[[bool], tuple[Chain, Problem]]
 """What a call computes; asked whether it is an exotic one, kept from the fused backends."""
@@ -280,11 +286,12 @@ def _compute(
     out: Tensor | None,
     backend: str | None,
     kernel: str = "weight",
+    given: Given | None = None,
+    scalars: Mapping[str, Number] | None = None,
 ) -> Tensor:
-    tensors = (x, weight, *operands.values()) if operands else (x, weight)
+    tensors = _tensors(x, weight, operands, out)
     if out is not None:
         not_for_inference(out)
-        tensors += (out,)
     why = plain.why_not(tensors)
     if why:
         with plain.unrecorded():
@@ -300,20 +307,31 @@ def _compute(
         chain, problem = prepare(False)
         chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
         run = prepared(chosen, chain, problem)
-        found = Checked(chain, problem, chosen, run, tuple(map(span, tensors)), chain.updates)
+        spans = tuple(map(span, tensors))
+        found = Checked(chain, problem, chosen, run, backend, spans, chain.updates)
         if seen:
-            if len(_checked) >= MOST:
-                _checked.clear()
-            _checked[seen] = found
-    in_bounds(tensors, found.spans, kernel, operands)
-    if found.updates:
-        updatable(found.updates, {"input": x, kernel: weight, **operands})
-    if out is None:
-        return _run(found, x, weight, operands, out, backend)
-    apart(out, tensors[:-1], found.spans, kernel, operands)
-    y = _run(found, x, weight, operands, out, backend)
-    increment_version(out)
+            _keep(seen, found)
+    y = _run(found, tensors, operands, out, kernel)
+    if seen and given:
+        recent = found.repeatable(given, scalars, tensors, operands, out)
+        if recent is not None:
+            _keep(id(weight), recent)
     return y
+
+
+def _tensors(
+    x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
+) -> tuple[Tensor, ...]:
+    """All tensors of a call, the output last."""
+    if out is not None:
+        return (x, weight, *operands.values(), out)
+    return (x, weight, *operands.values()) if operands else (x, weight)
+
+
+def _keep(key: Hashable, found: Checked) -> None:
+    if len(_checked) >= MOST and key not in _checked:
+        _checked.clear()
+    _checked[key] = found
 
 
 def _facts(
@@ -344,22 +362,39 @@ _STRIDED = torch.strided
 
 def _run(
     found: Checked,
-    x: Tensor,
-    weight: Tensor,
+    tensors: Sequence[Tensor],
     operands: Mapping[str, Tensor],
     out: Tensor | None,
-    backend: str | None,
+    kernel: str,
 ) -> Tensor:
-    """Run a call; on another backend, where the one chosen finds out only now that it cannot."""
+    """Run a call that passed its checks. Whether memory is there and its own is seen each time."""
+    in_bounds(tensors, found.spans, kernel, operands)
+    x, weight = tensors[0], tensors[1]
+    if found.updates:
+        updatable(found.updates, {"input": x, kernel: weight, **operands})
+    if out is not None:
+        apart(out, tensors[:-1], found.spans, kernel, operands)
     try:
-        return found.run(x, weight, operands, out)
+        y = found.run(x, weight, operands, out)
     except Declined:
-        _checked.clear()  # one of them was chosen by a verdict that does not hold any more
-        other = dispatch.choose(found.chain, found.problem, backend)
-        if other is found.backend:
-            raise
-    run = prepared(other, found.chain, found.problem)
-    return _run(replace(found, backend=other, run=run), x, weight, operands, out, backend)
+        y = _elsewhere(found, x, weight, operands, out)
+    if out is not None:
+        increment_version(out)
+    return y
+
+
+def _elsewhere(
+    found: Checked, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
+) -> Tensor:
+    """Run a call on another backend: the one chosen has found out only now that it cannot."""
+    _checked.clear()  # one of them was chosen by a verdict that does not hold any more
+    other = dispatch.choose(found.chain, found.problem, found.asked)
+    if other is found.backend:
+        raise
+    try:
+        return prepared(other, found.chain, found.problem)(x, weight, operands, out)
+    except Declined:
+        return _elsewhere(replace(found, backend=other), x, weight, operands, out)
 
 
 def exactly(*numbers: object) -> tuple[Hashable, ...]:

@@ -8,6 +8,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from transfuse.chain import Chain
 from transfuse.front import Size, call
+from transfuse.lifted import lifted, outlines
 from transfuse.padding import Padding
 from transfuse.stages import ConvTranspose, Stage
 from transfuse.tensors import Precision
@@ -373,35 +374,30 @@ def _convolve(
                 f"axes), but got {list(weight.shape)}"
             )
     if before or then:
-        for name, given in (("before", before), ("then", then)):
-            if isinstance(given, str) or not hasattr(given, "__iter__"):
-                kind = type(given).__name__
-                raise TypeError(f"{name} must be a list of stages, such as [sigmoid()], not {kind}")
-        whole = Chain(*before, ConvTranspose(rank, bias), *then)
-        if has_torch_function(_values(whole.stages)):
+        before, then = _listed("before", before), _listed("then", then)
+        whole, tensors = outlines(rank, bias, before, then)
+        if has_torch_function(tensors):
             return _handed_over(
                 None, x, weight, bias, before, then, stride=stride, padding=padding,
                 output_padding=output_padding, groups=groups, dilation=dilation,
                 output_size=output_size, out=out, backend=backend, precision=precision,
             )  # fmt: skip
-        chain, operands = whole.lift()
+        chain, operands = lifted(whole, tensors, rank, bias, before, then)
     else:
         chain, operands = ALONE[rank, bias is not None], {} if bias is None else {BIAS: bias}
     return call(
-        chain,
-        x,
-        weight,
-        operands,
-        stride=stride,
-        padding=padding,
-        output_padding=output_padding,
-        dilation=dilation,
-        groups=groups,
-        output_size=output_size,
-        out=out,
-        backend=backend,
-        precision=precision,
-    )
+        chain, x, weight, operands, None, stride, padding, output_padding, dilation, groups,
+        output_size, out, backend, precision,
+    )  # fmt: skip
+
+
+def _listed(name: str, stages: Sequence[Stage]) -> Sequence[Stage]:
+    if type(stages) is list or type(stages) is tuple:
+        return stages
+    if isinstance(stages, str) or not hasattr(stages, "__iter__"):
+        kind = type(stages).__name__
+        raise TypeError(f"{name} must be a list of stages, such as [sigmoid()], not {kind}")
+    return tuple(stages)
 
 
 def _values(stages: Sequence[Stage]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from transfuse import settings
 from transfuse.backends import BACKENDS
 from transfuse.backends.cpu import library
 from transfuse.backends.triton import tuned
+from transfuse.backends.triton.store import shelves
 
 PACKAGES = ("transfuse", "torch", "numpy", "triton", "onnxruntime", "openvino", "jax")
 
@@ -29,9 +30,11 @@ def environment() -> dict[str, Any]:
         "instructions": _instructions(),
         "gpus": [_gpu(i) for i in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "backends": [backend.name for backend in BACKENDS],
         "settings": vars(settings.read()),
         "tuned": tuned.files(),
+        "kernels": shelves.counted(),
     }
 
 

@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
@@ -44,6 +45,21 @@ def why_not(tensors: Sequence[object]) -> str:
         except RuntimeError:  # it has no address
             return _unlike_plain(tensor)
     return ""
+
+
+def undisturbed() -> bool:
+    """Whether nothing is around a call that would keep plain tensors from a fused backend.
+
+    Neither Python's end nor ``torch.compile``, amid a function that it gave up to trace.
+    """
+    return not (
+        _len_torch_dispatch_stack()
+        or _get_tracing_state() is not None
+        or peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or get_eval_frame_callback() is not None
+        or sys.is_finalizing()
+    )
 
 
 def not_at_exit() -> None:
@@ -106,14 +122,14 @@ def unbroken(function: Callable[P, R]) -> Callable[P, R]:
     """A function that ``torch.compile`` either traces as a whole or leaves alone as a whole.
 
     Where it gives up amid a function, it goes on with each function called from there, in bytecode
-    of its own that drops variables early: memory would be gone while its address is in use. Before
-    its compiler is loaded there is nothing to keep off, and to load it takes seconds.
+    of its own that drops variables early: memory would be gone while its address is in use. Where
+    it is not at work there is nothing to keep off, and to load it takes seconds.
     """
     alone: list[Callable[P, R]] = []
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if is_dynamo_compiling() or "torch._dynamo" not in sys.modules:
+        if is_dynamo_compiling() or get_eval_frame_callback() is None:
             return function(*args, **kwargs)
         if not alone:
             alone.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]

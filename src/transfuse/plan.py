@@ -152,7 +152,7 @@ def staged(chain: Chain, problem: Problem, temporary: int) -> Plan:
     passes = []
     for i, stage in enumerate(chain.stages):
         flops = costs.core.flops() if i == chain.at else 0
-        passes.append(Pass(str(stage), flops, costs.reads(i), costs.tensor(i + 1)))
+        passes.append(Pass(str(stage), flops, costs.reads(i, i + 1), costs.tensor(i + 1)))
     return costs.plan(passes, stored=range(1, len(chain.stages)))
 
 
@@ -179,19 +179,24 @@ class _Costs:
         self.work = self.core.flops(chain.needed(problem))
         self.item = ELEMENTS[problem.dtype].itemsize
         self.weight = prod(problem.weight) * self.item
+        self.operands = {name: prod(n) * self.item for name, n in chain.dims(problem)}
 
     def tensor(self, i: int) -> int:
         """The values after ``i`` stages."""
         outer = i in (0, len(self.chain.stages))
         return self.shapes[i].numel * (self.item if outer else self.temporary)
 
-    def reads(self, i: int) -> int:
-        """What a pass that starts with stage ``i`` reads."""
-        return self.tensor(i) + (self.weight if i == self.chain.at else 0)
+    def reads(self, start: int, end: int) -> int:
+        """What a pass of the stages from ``start`` to before ``end`` reads."""
+        stages = self.chain.stages[start:end]
+        # Statistics between two halves of a stage are named like operands, and are none.
+        named = {name for stage in stages for name in stage.operands if name in self.operands}
+        weight = self.weight if start == self.chain.at else 0
+        return self.tensor(start) + weight + sum(self.operands[name] for name in named)
 
     def plan(self, passes: Sequence[Pass], stored: Sequence[int]) -> Plan:
         """The plan whose passes store the values after each of the ``stored`` stages."""
-        operands = sum(map(prod, dict(self.chain.dims(self.problem)).values())) * self.item
+        operands = sum(self.operands.values())
         least = self.tensor(0) + self.weight + operands + self.tensor(len(self.chain.stages))
         temporaries = [self.tensor(i) for i in stored]
         # While a pass runs, what it reads and what it stores are both alive.
@@ -245,7 +250,7 @@ class _Fusion:
         if stage.gathers and self.start != self.chain.at and held <= self.machine.on_chip:
             return Choice.HOLD
         store = 2 * self.costs.tensor(i)
-        again = self.costs.reads(self.start)
+        again = self.costs.reads(self.start, i)
         cost = partial(self.machine.seconds, self.problem.arithmetic)
         return Choice.AGAIN if cost(self._flops(), again) < cost(0, store) else Choice.STORE
 
@@ -259,7 +264,7 @@ class _Fusion:
         whole = self.chain.stages[end : end + 1]
         gathers = [f"gather for {s}" for s in whole if self._whole(s) and s.gathers]
         does = " · ".join([*map(str, self.chain.stages[self.start : end]), *gathers])
-        reads = self.costs.reads(self.start)
+        reads = self.costs.reads(self.start, end)
         self.passes.append(Pass(does + note, self._flops(), reads, writes))
 
     def _flops(self) -> int:

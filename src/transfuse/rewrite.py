@@ -6,15 +6,10 @@ conditions do not hold. ``rewrite`` applies them until none holds any more.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeGuard
 
 from transfuse.chain import Chain
-from transfuse.stages import ConvTranspose, Kind, Stage, add
-from transfuse.stages.norm import BatchApply, BatchStatistics, Norm
-from transfuse.stages.pointwise import Map
-from transfuse.stages.reduce import Softmax
-from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool
-from transfuse.symbols import Symbol
+from transfuse.stages import Kind, Stage, add
+from transfuse.stages.window import ExtremumPool
 
 EXPONENTS = 40.0
 """How far from 0 a softmax may go unshifted: exp(40) leaves room for 1e21 terms in float32."""
@@ -71,18 +66,16 @@ def _neighbours(chain: Chain) -> Iterator[tuple[int, Stage, Stage]]:
 def merge_max_pools(chain: Chain) -> Chain | None:
     """max_pool a then max_pool b, both tiling, is max_pool a*b: ⌊⌊n/a⌋/b⌋ = ⌊n/(ab)⌋."""
     for i, first, second in _neighbours(chain):
-        if isinstance(first, MaxPool) and isinstance(second, MaxPool):
-            one, other = first.kernel_size, second.kernel_size
-            single = isinstance(one, int | Symbol) and isinstance(other, int | Symbol)
-            if first.tiles and second.tiles and single:
-                return chain.swap(i, 2, MaxPool(one * other))  # type: ignore[operator]
+        merged = first.merged(second)
+        if merged is not None:
+            return chain.swap(i, 2, merged)
     return None
 
 
 def pool_before_monotone(chain: Chain) -> Chain | None:
     """max_pool after a rising map is the map after max_pool: fewer elements to map."""
     for i, first, second in _neighbours(chain):
-        if isinstance(second, MaxPool) and second.filled and _rises(first):
+        if second.largest and _rises(first):
             return chain.swap(i, 2, second, first)
     return None
 
@@ -92,12 +85,13 @@ def _rises(stage: Stage) -> bool:
 
     A number that a narrow type rounds to 0 or Inf would make one value of many, or NaN of Inf.
     """
+    each = stage.elementwise
     return (
-        isinstance(stage, Map)
-        and not stage.operands
-        and stage.rises
-        and all(LEAST <= abs(factor) <= MOST for factor in stage.operated("mul", "div"))
-        and all(abs(term) <= MOST for term in stage.operated("add", "sub"))
+        each is not None
+        and not each.tensors
+        and each.rises
+        and all(LEAST <= abs(factor) <= MOST for factor in each.operated("mul", "div"))
+        and all(abs(term) <= MOST for term in each.operated("add", "sub"))
     )
 
 
@@ -107,34 +101,24 @@ def pool_before_batch_norm(chain: Chain) -> Chain | None:
     The statistics still cover every position, so batch_norm falls into its two halves.
     """
     for i, first, second in _neighbours(chain):
-        if _of_batch(first) and isinstance(second, MaxPool) and second.filled:
-            key = f"statistics{i}"
-            pool: Stage = second
-            if first.weight is not None:
-                pool = ExtremumPool(**vars(second), sign=first.weight)
-            assert first.eps is not None, "a batch norm has one"
-            halves = (
-                BatchStatistics(key, first.running_mean, first.running_var, first.momentum),
-                pool,
-                BatchApply(key, first.weight, first.bias, first.eps),
-            )
-            return chain.swap(i, 2, *halves)
+        halves = first.halves(f"statistics{i}")
+        if halves is not None and second.largest:
+            gathering, applying = halves
+            weight = dict(applying.parameters()).get("weight")
+            pool = second if weight is None else ExtremumPool(**vars(second), sign=weight)
+            return chain.swap(i, 2, gathering, pool, applying)
     return None
-
-
-def _of_batch(stage: Stage) -> TypeGuard[Norm]:
-    """Whether it is a norm by the statistics of this batch, found while it is computed."""
-    return isinstance(stage, Norm) and stage.over == "batch" and stage.training
 
 
 def bias_after_max_pool(chain: Chain) -> Chain | None:
     """A per-channel bias before max_pool can be added after it: rounding keeps order."""
     for i, first, second in _neighbours(chain):
-        if not isinstance(second, MaxPool) or not second.filled:
+        if not second.largest:
             continue
-        if isinstance(first, ConvTranspose) and first.bias is not None:
-            return chain.swap(i, 2, replace(first, bias=None), second, add(first.bias))
-        if isinstance(first, Map) and first.operands and first.per_channel and first.rises:
+        if i == chain.at and chain.conv.bias is not None:
+            return chain.swap(i, 2, replace(chain.conv, bias=None), second, add(chain.conv.bias))
+        each = first.elementwise
+        if each is not None and each.tensors and each.per_channel and each.rises:
             return chain.swap(i, 2, second, first)
     return None
 
@@ -145,7 +129,7 @@ def drop_bias_before_batch_norm(chain: Chain) -> Chain | None:
     Not where a running mean is kept: the bias belongs to it.
     """
     norm = chain.epilogue[:1]
-    dropped = norm and _of_batch(norm[0]) and not norm[0].updates
+    dropped = norm and norm[0].halves("") is not None and not norm[0].updates
     if chain.conv.bias is not None and dropped:
         return chain.swap(chain.at, 1, replace(chain.conv, bias=None))
     return None
@@ -154,21 +138,22 @@ def drop_bias_before_batch_norm(chain: Chain) -> Chain | None:
 def bounded_softmax(chain: Chain) -> Chain | None:
     """What bounds the exponents, such as a clamp, leaves no maximum to look for and take off."""
     for i, first, second in _neighbours(chain):
-        if isinstance(first, Map) and isinstance(second, Softmax) and not second.bounded:
-            over_space = second.sees(chain.conv.rank) is Kind.WHOLE
-            if over_space and first.within(EXPONENTS):
-                return chain.swap(i, 2, first, replace(second, bounded=True))
+        each, simpler = first.elementwise, second.unshifted()
+        over_space = second.sees(chain.conv.rank) is Kind.WHOLE
+        if simpler is not None and over_space and each is not None and each.within(EXPONENTS):
+            return chain.swap(i, 2, first, simpler)
     return None
 
 
 def fold_average(chain: Chain) -> Chain | None:
     """The 1/k^n of an average pool goes into the weights: exact where k^n is a power of two."""
     last = chain.prologue[-1:]
-    if last and isinstance(last[0], AvgPool) and not last[0].operands:
-        divisor = last[0].divisor(chain.conv.rank)
-        if divisor is not None and divisor > 1 and not divisor & (divisor - 1):
+    found = last[0].undivided(chain.conv.rank) if last and not last[0].operands else None
+    if found is not None:
+        pool, divisor = found
+        if divisor > 1 and not divisor & (divisor - 1):
             conv = replace(chain.conv, weight_scale=chain.conv.weight_scale / divisor)
-            return chain.swap(chain.at - 1, 2, replace(last[0], divisor_override=1), conv)
+            return chain.swap(chain.at - 1, 2, pool, conv)
     return None
 
 

@@ -4,6 +4,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -16,17 +17,32 @@ class Settings:
     instruction set of the core (avx512, avx2, sse2; neon; generic) instead of the best that build
     and CPU have in common; it is used or raises. ``TRANSFUSE_TUNED`` is the file of the tiles that
     ``transfuse tune`` measured, instead of ``transfuse/tuned.json`` in the user's cache.
+    ``TRANSFUSE_KERNELS`` is the folder of the GPU's compiled kernels, instead of
+    ``transfuse/kernels`` in the user's cache.
     """
 
     backend: str | None = None
     core: str | None = None
     isa: str | None = None
     tuned: str | None = None
+    kernels: str | None = None
 
 
 def backend() -> str | None:
-    """The backend asked for; for each call, which has no time to read them all."""
+    """The backend asked for; for each call, which has no time to read them all.
+
+    Nor has it the time to encode the name: that is looked up as ``os.environ`` keeps it.
+    """
+    environment: Any = os.environ
+    try:
+        if _BACKEND not in environment._data:
+            return None
+    except AttributeError:  # another Python, or another mapping in its place
+        pass
     return os.environ.get("TRANSFUSE_BACKEND") or None
+
+
+_BACKEND = os.fsencode("TRANSFUSE_BACKEND") if os.supports_bytes_environ else "TRANSFUSE_BACKEND"
 
 
 def interpreted() -> bool:
@@ -41,12 +57,23 @@ def read() -> Settings:
         core=os.environ.get("TRANSFUSE_CORE") or None,
         isa=os.environ.get("TRANSFUSE_ISA") or None,
         tuned=os.environ.get("TRANSFUSE_TUNED") or None,
+        kernels=os.environ.get("TRANSFUSE_KERNELS") or None,
     )
 
 
 def tuned() -> Path | None:
     """The user's file of tuned tiles, there or not; None where a user has no home."""
-    named = os.environ.get("TRANSFUSE_TUNED")
+    return _named("TRANSFUSE_TUNED", "tuned.json")
+
+
+def kernels() -> Path | None:
+    """The user's folder of compiled kernels, there or not; None where a user has no home."""
+    return _named("TRANSFUSE_KERNELS", "kernels")
+
+
+def _named(variable: str, name: str) -> Path | None:
+    """The path that a variable gives, or one of that name in the user's cache."""
+    named = os.environ.get(variable)
     if named:
         return Path(named)
     cache = os.environ.get("XDG_CACHE_HOME", "")
@@ -54,7 +81,7 @@ def tuned() -> Path | None:
         folder = Path(cache) if os.path.isabs(cache) else _cache(Path.home())
     except RuntimeError:
         return None
-    return folder / "transfuse" / "tuned.json"
+    return folder / "transfuse" / name
 
 
 def _cache(home: Path) -> Path:

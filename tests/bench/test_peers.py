@@ -71,7 +71,7 @@ class JaxAnywhere:
 
 
 ON_CPU: dict[str, Peer] = {
-    **{name: peer for name, peer in peers().items() if not name.startswith("torch.compile")},
+    **{name: each for name, each in peers().items() if not name.startswith(("torch.c", "cuDNN"))},
     "JAX/XLA": JaxAnywhere(),
 }
 
@@ -217,9 +217,9 @@ def as_in_the_bench():
 
 
 REFUSALS = {
-    ("torch channels_last", "fp32"): "no channels_last for one spatial axis",
-    ("torch channels_last", "fp16"): "avg_pool3d.* not implemented for 'Half'",
-    ("torch channels_last", "bf16"): "avg_pool3d.* not implemented for 'BFloat16'",
+    ("torch other layout", "fp32"): "no channels_last for one spatial axis",
+    ("torch other layout", "fp16"): "avg_pool3d.* not implemented for 'Half'",
+    ("torch other layout", "bf16"): "avg_pool3d.* not implemented for 'BFloat16'",
     ("torch eager", "fp16"): "avg_pool3d.* not implemented for 'Half'",
     ("torch eager", "bf16"): "avg_pool3d.* not implemented for 'BFloat16'",
     ("onnxruntime", "fp32"): r"output_padding \(1\) may be too large for stride \(1\)",

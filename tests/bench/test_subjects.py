@@ -1,9 +1,9 @@
-"""Which cases there are: declared, swept, real layers, and any line."""
+"""Which cases there are: declared, of growing sizes, real layers, and any line."""
 
 import pytest
 
 from transfuse.bench.precision import PRECISIONS
-from transfuse.bench.subjects import layers, subjects, sweep
+from transfuse.bench.subjects import layers, sizes, subjects
 from transfuse.operators import OPERATORS
 
 PLAIN = "conv-transpose-2d-square-input-asym-kernel"
@@ -19,8 +19,8 @@ def test_every_operator_has_the_declared_sets(name):
 
 @pytest.mark.parametrize("slug", OPERATORS)
 @pytest.mark.parametrize("device", ["cpu", "cuda:sm90"])
-def test_a_sweep_grows_along_one_axis_at_a_time(slug, device):
-    steps = list(sweep(slug, device))
+def test_sizes_grow_along_one_axis_at_a_time(slug, device):
+    steps = list(sizes(slug, device))
     for axis in ("batch", "channels", "spatial"):
         along = [each for each in steps if each.axis == axis]
         assert len(along) >= 3
@@ -71,7 +71,7 @@ def test_what_is_not_there_is_refused(arguments, message):
 
 
 def test_the_line_of_a_subject_says_tf32():
-    [subject] = subjects([PLAIN], ["benchmark"], [], "cuda:sm90")
+    subject, _ = subjects([PLAIN], ["benchmark"], [], "cuda:sm90")
     lines = {
         each.name: str(subject.on(each.arithmetic, "cuda:sm90").case)
         for each in PRECISIONS.values()

@@ -253,6 +253,14 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
     return 0;
 }
 
+int transfuse_run_unless_changed(const transfuse_program* program, int32_t threads, const void* data,
+                                 int64_t bytes, const uint64_t* digest) {
+    uint64_t found[2];
+    if (transfuse_digest(data, bytes, threads, found)) return 1;
+    if (found[0] != digest[0] || found[1] != digest[1]) return 2;
+    return transfuse_run(program, threads);
+}
+
 int transfuse_sweep_run(const transfuse_sweep* sweep, int32_t threads) {
     const transfuse_sweep& s = *sweep;
     Frame frame = request(Function::SWEEP);

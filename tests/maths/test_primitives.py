@@ -96,7 +96,14 @@ def test_what_does_not_depend_on_a_name_has_derivative_zero():
         (call("exp", X) + call("sigmoid", X), {}, 1),
         (call("clamp", X, Y, Z), {}, 1),
         (abs(X), {}, None),
-        (call("where", X < 0, 0.0, X), {}, None),
+        (call("where", X < 0, 0.0, X), {}, 1),
+        (call("where", X > 0, X, Y * X), {"y": 0.1}, 1),
+        (call("where", X > 0, X, Y * X), {"y": -0.1}, None),
+        (call("where", X > 0, X, Y * X), {}, None),
+        (call("where", X > 0, X, 0.0), {}, None),  # of NaN it makes 0
+        (call("where", X < 0, 1.0, X), {}, None),  # falls at 0
+        (call("where", X < Y, 0.0, X), {}, None),
+        (call("where", X <= -1, -1.0, call("where", X >= 1, 1.0, X)), {}, 1),
         (call("where", Y < 0, 1.0, 2.0), {}, 0),
     ],
     ids=str,

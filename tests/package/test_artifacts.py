@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from transfuse.backends.triton.store.entry import parsed
+
 ROOT = Path(__file__).parents[2]
 DIST = os.environ.get("DIST")
 pytestmark = pytest.mark.skipif(DIST is None, reason="no wheel to look at: make wheel")
 FOLDER = ROOT / (DIST or "dist")
 CORE = "transfuse/backends/cpu/libtransfuse_cpu.so"
 HEADER = "transfuse/backends/cpu/include/transfuse.h"
+KERNELS = "transfuse/backends/triton/kernels/"
 
 
 def artifact(ending: str) -> Path:
@@ -69,9 +72,24 @@ def test_the_wheel_holds_what_a_user_needs(
         if name.startswith("src/") and not name.startswith(csrc)
     }
     assert "transfuse/py.typed" in package
-    shipped = {name for name in wheel if ".dist-info/" not in name}
+    shipped = {
+        name
+        for name in wheel
+        if ".dist-info/" not in name and not name.startswith(KERNELS)  # a wheel may have none
+    }
     assert shipped == package | {CORE, HEADER}
     assert wheel[HEADER] == sdist[f"{csrc}transfuse.h"]
+
+
+def test_kernels_are_whole_and_few_enough(wheel: dict[str, bytes]) -> None:
+    kernels = {name: content for name, content in wheel.items() if name.startswith(KERNELS)}
+    if not kernels:
+        pytest.skip("no compiled kernels in this wheel: make kernels")
+    assert sum(map(len, kernels.values())) <= 25_000_000
+    for name, content in kernels.items():
+        found = parsed(content, Path(name).stem)
+        assert found.architecture in ("sm_80", "sm_90")
+        assert str(ROOT).encode() not in found.code
 
 
 def test_the_sdist_holds_what_the_repository_does(sdist: dict[str, bytes]) -> None:

@@ -75,7 +75,7 @@ ON_CPU = [
     row(CPU, ASYM, BREAKS, "fp32", OURS, 3.0, (1, 1, 1), backend="eager", case=BREAKS),
     row(CPU, ASYM, BREAKS, "fp32", LINK, 9.0, (2.9, 3.0, 3.1), case=BREAKS),
     *(
-        row(CPU, MAX, "sweep", "fp32", variant, ms * at, ratio, axis="batch", at=at, case=f"n{at}")
+        row(CPU, MAX, "sizes", "fp32", variant, ms * at, ratio, axis="batch", at=at, case=f"n{at}")
         for at in (16, 1, 2)
         for variant, ms, ratio in ((OURS, 1.0, (1, 1, 1)), ("torch eager", 2.5, (2.4, 2.5, 2.6)))
     ),
@@ -402,7 +402,7 @@ FILTERS = [
     ("device", "cuda:sm90", lambda r: r.device == "cuda:sm90"),
     ("variant", "torch eager", lambda r: r.variant == "torch eager"),
     ("variant", LINK, lambda r: r.variant == LINK),
-    ("set", "sweep of batch", lambda r: r.axis == "batch"),
+    ("set", "sizes along batch", lambda r: r.axis == "batch"),
     ("run", "gpu.jsonl gpu-2", lambda r: r.run == "gpu-2"),
 ]
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from transfuse.backends.base import Executable
+from transfuse.backends.base import Executable, settled
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
@@ -34,6 +34,10 @@ class Kernels(Protocol):
 
     def sweep(self, sweep: Sweep, device: torch.device) -> Run:
         """A sweep made ready to run on tensors, by the slots of its views."""
+        ...
+
+    def by_address(self, device: torch.device) -> bool:
+        """Whether a sweep that ran once asks no more of tensors than where they lie."""
         ...
 
     def source(self, problem: Problem) -> torch.dtype:
@@ -79,6 +83,13 @@ class _Formed:
         self.whole(x, weight, operands, y.view(self.values))
         return y
 
+    def like(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
+    ) -> Executable:
+        y = self.kernels.empty(self.form, x.dtype, False, x.device) if out is None else out
+        whole = settled(self.whole, x, weight, operands, y.view(self.values))
+        return _Formed(whole, self.kernels, self.values, self.form)
+
 
 @dataclass(frozen=True)
 class _Settled:
@@ -99,6 +110,23 @@ class _Settled:
         slot, like = self.tensors[id(buffer)]
         at = slots[slot]
         return at.as_strided(like.shape, like.stride(), at.storage_offset() + like.storage_offset())
+
+    def slots(self, given: Sequence[Tensor], scratch: Tensor) -> list[Tensor]:
+        """The tensors of all slots."""
+        parts = (scratch[at : at + size].view(kind) for at, size, kind in self.places)
+        return [*given, *parts]
+
+
+class _Part:
+    """A part of scratch memory, as far as a sweep that ran before looks at it."""
+
+    __slots__ = ("address",)
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def data_ptr(self) -> int:
+        return self.address
 
 
 class _Legs:
@@ -126,22 +154,18 @@ class _Legs:
         if not y.numel():
             return y
         given = {name: t.resolve_neg() for name, t in operands.items()}
-        # Kernels of the GPU are compiled for addresses that are multiples of 16, or for any.
-        tensors = (x, y, *given.values())
-        key = (device, *((t.stride(), t.dtype, t.data_ptr() & 15 > 0) for t in tensors))
+        key = self._key((x, y, *given.values()))
         settled = self.settled.get(key)
         if settled is None:
             if len(self.settled) >= MOST:
                 self.settled.clear()
             settled = self.settled[key] = self._settle(x, given, y)
-        scratch = self.kernels.empty((settled.size,), torch.uint8, False, device)
-        slots = [x, *given.values(), y]
-        slots += [scratch[at : at + size].view(kind) for at, size, kind in settled.places]
+        scratch = torch.empty(settled.size, dtype=torch.uint8, device=device)
+        slots = settled.slots((x, *given.values(), y), scratch)
         for run in settled.before:
             run(slots)
         source = settled.tensor(self.before.buffer, slots) if self.before.legs else x
-        inner = {name: operands[name] for name in operands if name in self.inner_names}
-        self.core(source, weight, inner, settled.tensor(self.result, slots))
+        self.core(source, weight, self._inner(operands), settled.tensor(self.result, slots))
         for run in settled.after:
             run(slots)
         if self.route.rest:
@@ -149,6 +173,29 @@ class _Legs:
         for move in self.moves:
             self._move(move, settled, slots, operands)
         return y
+
+    def _inner(self, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Those of the core."""
+        return {name: operands[name] for name in operands if name in self.inner_names}
+
+    def like(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
+    ) -> Executable:
+        """What runs again on tensors that lie so; this itself where more than sweeps follow."""
+        y = self.kernels.empty(self.dims, x.dtype, self.last, x.device) if out is None else out
+        tensors = (x, y, *operands.values())
+        if self.route.rest or self.moves or any(each.is_neg() for each in tensors):
+            return self
+        known = self.settled.get(self._key(tensors))
+        if known is None or not y.numel() or not self.kernels.by_address(x.device):
+            return self
+        return _Again(self, known, x, weight, operands, y)
+
+    @staticmethod
+    def _key(tensors: Sequence[Tensor]) -> tuple[object, ...]:
+        # Kernels of the GPU are compiled for addresses that are multiples of 16, or for any.
+        alike = ((t.stride(), t.dtype, t.data_ptr() & 15 > 0) for t in tensors)
+        return (tensors[0].device, *alike)
 
     def _rest(self, values: Tensor, operands: Mapping[str, Tensor], y: Tensor) -> None:
         """The stages that only torch has, in the compute type."""
@@ -198,6 +245,67 @@ class _Legs:
             memory.size,
             memory.known,
         )
+
+
+class _Again:
+    """Sweeps, core and sweeps on tensors that lie as earlier ones did, at like addresses."""
+
+    def __init__(
+        self,
+        legs: _Legs,
+        known: _Settled,
+        x: Tensor,
+        weight: Tensor,
+        operands: Mapping[str, Tensor],
+        y: Tensor,
+    ) -> None:
+        self.legs, self.known, self.y = legs, known, (tuple(y.shape), y.stride())
+        self.aligned = _unaligned((x, *operands.values(), y))
+        self.starts = [at for at, _, _ in known.places]
+        scratch = torch.empty(known.size, dtype=torch.uint8, device=x.device)
+        slots = known.slots((x, *operands.values(), y), scratch)
+        source = known.tensor(legs.before.buffer, slots) if legs.before.legs else x
+        result = known.tensor(legs.result, slots)
+        self.core = settled(legs.core, source, weight, legs._inner(operands), result)
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
+    ) -> Tensor:
+        y = x.new_empty_strided(*self.y) if out is None else out
+        given = (x, *operands.values(), y)
+        legs, known = self.legs, self.known
+        if _unaligned(given) != self.aligned:
+            return legs(x, weight, operands, y)
+        scratch = x.new_empty(known.size, dtype=torch.uint8)
+        base = scratch.data_ptr()
+        slots: list[Any] = [*given, *[_Part(base + at) for at in self.starts]]
+        for run in known.before:
+            run(slots)
+        source = self._tensor(legs.before.buffer, given, scratch) if legs.before.legs else x
+        result = self._tensor(legs.result, given, scratch)
+        self.core(source, weight, legs._inner(operands), result)
+        for run in known.after:
+            run(slots)
+        return y
+
+    def _tensor(self, buffer: Buffer, given: Sequence[Tensor], scratch: Tensor) -> Tensor:
+        """A buffer as a tensor."""
+        slot, like = self.known.tensors[id(buffer)]
+        if slot < len(given):
+            at = given[slot]
+            first = at.storage_offset()
+        else:
+            begin, _, kind = self.known.places[slot - len(given)]
+            at, first = scratch.view(kind), begin // kind.itemsize
+        return at.as_strided(like.shape, like.stride(), first + like.storage_offset())
+
+
+def _unaligned(tensors: Sequence[Tensor]) -> int:
+    """Which addresses are no multiples of 16, a bit for each."""
+    found = 0
+    for tensor in tensors:
+        found += found + (tensor.data_ptr() & 15 > 0)
+    return found
 
 
 class _Memory:

@@ -86,6 +86,11 @@ class Row:
         return (*self.key, self.variant)
 
     @property
+    def setting(self) -> str:
+        """The precision class, and the layout where it is not contiguous."""
+        return ", ".join([self.precision, *{"channels_last"}.intersection(self.case.split())])
+
+    @property
     def of_floor(self) -> float | None:
         """The share of the machine's limit that was reached, 1 at best."""
         return self.floor / self.time.median if self.floor and self.time else None

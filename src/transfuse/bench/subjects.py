@@ -1,4 +1,4 @@
-"""What is measured: an operator's named cases, sizes along one axis, real layers, drawn chains."""
+"""What is measured: an operator's cases, sizes along an axis, real layers, drawn ones, chains."""
 
 import json
 import re
@@ -8,25 +8,28 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transfuse import draws
+from transfuse import drawn_layers, draws
 from transfuse.cases import Case
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS, operator
 from transfuse.problem import Problem
 from transfuse.stages import conv_transpose
 
-SETS = ("benchmark", "cpu", "small", "ragged", "sweep", "layers", "chains")
-"""Sets of cases; the first four are declared by each operator, the last two are of no operator."""
+SETS = ("benchmark", "cpu", "small", "ragged", "sizes", "layers", "drawn-layers", "chains")
+"""Sets of cases: each operator declares the first four, the last three are of no operator."""
+LAYERS = ("layers", "drawn-layers")
+"""The sets of plain convolutions."""
 CHAINS = "drawn-chains"
 """Chains drawn by seed, as if they were one operator."""
 DRAWN = 60
+DRAWN_LAYERS = 300
 PLAIN = re.compile(r"conv-transpose([123])d")
 """The plain convolution with bias, for layers and lines of any rank."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One thing to measure; ``axis`` and ``at`` place it in a sweep."""
+    """One thing to measure; ``axis`` and ``at``: what grows in a series of sizes, and to what."""
 
     slug: str
     name: str
@@ -48,8 +51,8 @@ def subjects(slugs: list[str], sets: list[str], lines: list[str], device: str) -
     for slug in [slug for slug in slugs if slug != CHAINS] or ([] if slugs else OPERATORS):
         found += [_given(slug, line) for line in lines]
         found += [each for name in sets for each in _of_set(slug, name, device)]
-    if "layers" in sets and not slugs:
-        found += layers()
+    for name in () if slugs else LAYERS:
+        found += _layers(name, device) if name in sets else []
     if "chains" in sets and (not slugs or CHAINS in slugs):
         found += chains(draws.LARGE if device == "cpu" else draws.HUGE)
     if not found:
@@ -72,15 +75,25 @@ def _given(slug: str, line: str) -> Subject:
 
 def _of_set(slug: str, name: str, device: str) -> Iterator[Subject]:
     if PLAIN.fullmatch(slug):
-        if name == "layers":
-            yield from (each for each in layers() if each.slug == slug)
-    elif name == "sweep":
-        yield from sweep(slug, device)
+        if name in LAYERS:
+            yield from (each for each in _layers(name, device) if each.slug == slug)
+    elif name == "sizes":
+        yield from sizes(slug, device)
     elif name in operator(slug).cases:
-        yield _given(slug, name)
+        given = _given(slug, name)
+        yield from _both_layouts(given) if name == "benchmark" and device != "cpu" else [given]
 
 
-def sweep(slug: str, device: str) -> Iterator[Subject]:
+def _both_layouts(subject: Subject) -> list[Subject]:
+    """The same on contiguous tensors, and where torch has them on channels_last ones."""
+    problem = subject.case.problem
+    if problem.rank == 1:
+        return [subject]
+    last = Case(replace(problem, layout="channels_last"), subject.case.scalars)
+    return [subject, replace(subject, name=f"{subject.name} channels_last", case=last)]
+
+
+def sizes(slug: str, device: str) -> Iterator[Subject]:
     """How cost grows along batch, channels and space, up to the device's own size."""
     op = operator(slug)
     base = op.case("cpu" if device == "cpu" else "benchmark")
@@ -104,7 +117,7 @@ def sweep(slug: str, device: str) -> Iterator[Subject]:
                 op.bound(case).shapes(step)
             except (RuntimeError, ValueError):
                 continue  # too small for its pools or its groups
-            yield Subject(slug, f"sweep {axis}", op.bound(case), case, axis, at[axis])
+            yield Subject(slug, "sizes", op.bound(case), case, axis, at[axis])
 
 
 def plain_chain(rank: int, bias: bool) -> Chain:
@@ -116,11 +129,28 @@ def layers() -> list[Subject]:
     return [_layer(facts) for facts in _layer_facts()]
 
 
+def _layers(name: str, device: str) -> list[Subject]:
+    bounds = drawn_layers.SMALL if device == "cpu" else drawn_layers.LARGE
+    return layers() if name == "layers" else drawn(bounds)
+
+
+def drawn(bounds: drawn_layers.Bounds) -> list[Subject]:
+    """Layers drawn by seed, each on contiguous and on channels_last tensors."""
+    return [each for seed in range(DRAWN_LAYERS) for each in _both_layouts(_drawn(seed, bounds))]
+
+
+def _drawn(seed: int, bounds: drawn_layers.Bounds) -> Subject:
+    problem, bias = drawn_layers.drawn_layer(seed, bounds)
+    chain = plain_chain(problem.rank, bias)
+    slug = f"conv-transpose{problem.rank}d"
+    return Subject(slug, f"drawn {seed}: {chain}", chain, Case(problem))
+
+
 def chains(size: draws.Size) -> list[Subject]:
     """Chains of any stages, drawn by seed."""
     drawn = ((seed, draws.drawn(seed, size)) for seed in range(DRAWN))
     return [
-        Subject(CHAINS, f"{seed}: {chain}", chain, Case(problem))
+        Subject(CHAINS, f"drawn {seed}: {chain}", chain, Case(problem))
         for seed, (chain, problem) in drawn
     ]
 

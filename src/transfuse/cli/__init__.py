@@ -9,6 +9,7 @@ from rich.text import Text
 from transfuse import __version__
 from transfuse.cli.catalogue import env, explain, list_operators, show
 from transfuse.cli.checking import check
+from transfuse.cli.compiling import compile_
 from transfuse.cli.measuring import bench, report
 from transfuse.cli.output import err
 from transfuse.cli.tuning import tune
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("list")(list_operators)
+app.command("compile")(compile_)
 for command in (show, check, explain, bench, tune, report, env):
     app.command()(command)
 

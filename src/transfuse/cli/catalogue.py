@@ -159,5 +159,10 @@ def env(as_json: Json = False) -> None:
     gpus = [" ".join(f"{k}={v}" for k, v in gpu.items()) for gpu in known.pop("gpus")]
     settings = known.pop("settings")
     tuned = [f"{each['file']}: {each.get('entries', 'left out')}" for each in known.pop("tuned")]
-    known |= {"gpus": ", ".join(gpus) or "none", "tuned tiles": tuned or "none"}
+    kernels = [f"{each['folder']}: {each['kernels']}" for each in known.pop("kernels")]
+    known |= {
+        "gpus": ", ".join(gpus) or "none",
+        "tuned tiles": tuned or "none",
+        "compiled kernels": kernels or "none",
+    }
     out.print(facts({**packages, **known, **settings}))

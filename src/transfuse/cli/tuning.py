@@ -48,11 +48,11 @@ def tune(
     if listed:
         return _list(as_json)
     here = _place(device)
-    _known(dtype or [], here)
+    known(dtype or [], here)
     usual = "fp32" if here == "cpu" else "tf32"
     work = [
         (chain, line.on(arithmetic, here).problem)
-        for chain, line in _asked(slugs, problem, then, case)
+        for chain, line in asked(slugs, problem, then, case)
         for arithmetic in dtype or [_own(line) or usual]
     ]
     from transfuse.bench.tune import Outcome, Skipped, Trial, Tuner
@@ -101,16 +101,18 @@ def _own(line: Case) -> str:
     return "" if arithmetic == "fp32" else arithmetic
 
 
-def _known(dtypes: list[str], here: str) -> None:
+def known(dtypes: list[str], here: str) -> None:
+    """Raise for the first name that is no arithmetic of a device."""
     for name in dtypes:
         if name not in arithmetics(here):
-            known = ", ".join(arithmetics(here))
-            raise ValueError(f"unknown element type {name!r}; known: {known}")
+            names = ", ".join(arithmetics(here))
+            raise ValueError(f"unknown element type {name!r}; known: {names}")
 
 
-def _asked(
+def asked(
     slugs: list[str] | None, problem: str | None, then: list[str] | None, case: str
 ) -> Iterator[tuple[Chain, Case]]:
+    """What a command is asked for: operators with a case of theirs, or a chain of its own."""
     if problem is None and then:
         raise ValueError("--then goes with --problem; an operator has stages of its own")
     if problem is not None:

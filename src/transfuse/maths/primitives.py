@@ -188,6 +188,8 @@ def direction(expr: Expr, by: str, numbers: Mapping[str, float]) -> int | None:
     def apply(each: Call, ways: list[int | None]) -> int | None:
         if not any(ways) and None not in ways:
             return 0
+        if each.primitive == "where":
+            return 1 if _rises_in_parts(each, ways, by, numbers) else None
         row = PRIMITIVES[each.primitive]
         if row.least > -INF and not all(
             interval(part, numbers)[0] >= row.least for part in each.arguments
@@ -206,6 +208,30 @@ def direction(expr: Expr, by: str, numbers: Mapping[str, float]) -> int | None:
 
     way: int | None = folded(expr, leaf, apply)
     return way
+
+
+def _rises_in_parts(
+    each: Call, ways: list[int | None], by: str, numbers: Mapping[str, float]
+) -> bool:
+    """Whether ``where(x < c, a, b)`` or the like never falls: neither part, nor from one to the
+    other. NaN meets no condition: the part it is left to must give NaN, as what rises with x does.
+    """
+    condition, inside, outside = each.arguments
+    if not isinstance(condition, Call) or condition.primitive not in ("lt", "le"):
+        return False
+    left, right = condition.arguments
+    if not set(ways[1:]) <= {0, 1} or ways[2] != 1:
+        return False
+    at_left = isinstance(left, Name) and left.name == by
+    at_right = isinstance(right, Name) and right.name == by
+    if at_left == at_right:
+        return False
+    below, above = (inside, outside) if at_left else (outside, inside)
+    low, high = interval(right if at_left else left, numbers)
+    if low != high or not _finite(low):
+        return False
+    here = {**numbers, by: low}
+    return interval(below, here)[1] <= interval(above, here)[0]
 
 
 def _signum(expr: Expr, numbers: Mapping[str, float]) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from transfuse.bench.record import OURS, Row, read
 from transfuse.report.page import LOOKS, environment, marks
 
-LEFT, WIDTH, LINE, TOP = 330, 560, 20, 58
+LEFT, WIDTH, LINE, TOP = 420, 560, 20, 58
 """Room for the names of cases, then for the axis; from one line to the next; above the first."""
 
 
@@ -27,13 +27,13 @@ def figure(path: Path) -> str:
         return round(LEFT + WIDTH * (log2(ratio) - first) / (last - first), 1)
 
     lines = []
-    for at, ((slug, _, precision), group) in enumerate(cases.items()):
+    for at, ((slug, *_), group) in enumerate(cases.items()):
         ours = next(row for row in rows if row.key == group[0].key and row.variant == OURS)
         lines.append(
             {
                 "y": TOP + LINE * at,
                 "name": slug.removeprefix("conv-transpose").lstrip("-"),
-                "precision": precision,
+                "precision": ours.setting,
                 "ms": f"{1e3 * ours.time.median:.3g} ms" if ours.time else "",
                 "points": [
                     (place(row.ratio.median), looks[row.variant], _told(row))

@@ -237,7 +237,7 @@ def _view(row: Row, ours: Row | None, run: str, told: bool) -> dict[str, Any]:
         "precision": row.precision,
         "device": row.device,
         "variant": row.variant,
-        "set": f"sweep of {row.axis}" if row.axis else name.split()[0],
+        "set": f"sizes along {row.axis}" if row.axis else name.split()[0],
         "run": run,
         "place": place,
         "outcome": _outcome(row, ours),

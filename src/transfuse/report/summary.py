@@ -19,7 +19,7 @@ def markdown(path: Path) -> str:
         "| operator | precision | transfuse ms | of floor | best peer | its ms | ratio |",
         "|---|---|---|---|---|---|---|",
     ]
-    for (slug, _, precision), group in groups.items():
+    for (slug, *_), group in groups.items():
         ours = [row for row in group if row.variant == OURS]
         peers = [row for row in group if row.variant != OURS and row.ratio is not None]
         if not (ours and peers):
@@ -31,7 +31,7 @@ def markdown(path: Path) -> str:
         share = "" if ours[0].of_floor is None else f"{100 * ours[0].of_floor:.0f} %"
         cells = (
             f"`{slug}`",
-            precision,
+            ours[0].setting,
             f"{1e3 * ours[0].time.median:.3g}",
             share,
             best.variant,

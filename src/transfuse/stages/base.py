@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from transfuse.problem import Shape
-from transfuse.stages.values import Kinds, admitted, exact, plain
+from transfuse.stages.actions import Action, Elementwise
+from transfuse.stages.values import AS_THEY_ARE, Kinds, admitted, exact, outlined, plain
 from transfuse.stages.walk import Walk
 
 Number = int | float
@@ -70,6 +71,8 @@ class Stage:
         kind: Any = type(self)
         for name, kinds in _fields(kind):
             given = getattr(self, name)
+            if type(given) in AS_THEY_ARE and type(given) in kinds:  # the usual case, at once
+                continue
             value = plain(self.name, name, given, kinds)
             if value is not given:
                 object.__setattr__(self, name, value)
@@ -86,6 +89,19 @@ class Stage:
         """What the stage is compared and kept by."""
         kind: Any = type(self)
         return (kind, *[exact(getattr(self, name)) for name, _ in _fields(kind)])
+
+    @property
+    def outline(self) -> tuple[Hashable, ...]:
+        """What it is compared by, whatever its tensors are."""
+        kind: Any = type(self)
+        return (kind, *[outlined(getattr(self, name)) for name, _ in _fields(kind)])
+
+    @property
+    def held(self) -> list[Any]:
+        """The tensors, or what a tracer has for them, that it was declared with, in order."""
+        kind: Any = type(self)
+        values = [getattr(self, name) for name, kinds in _fields(kind) if Tensor in kinds]
+        return [each for each in values if hasattr(each, "__torch_function__")]
 
     @property
     def given(self) -> tuple[Any, ...]:
@@ -119,6 +135,36 @@ class Stage:
     def apply(self, x: Tensor, env: Env) -> Tensor:
         """The maths, in torch, in the type of ``x``."""
         raise NotImplementedError
+
+    def action(self, shape: Shape) -> Action | None:
+        """What it does to a tile of values of this shape; None where only sweeps can do it."""
+        return None
+
+    @property
+    def elementwise(self) -> Elementwise | None:
+        """What it computes of every element by itself, where that is all it does."""
+        return None
+
+    @property
+    def largest(self) -> bool:
+        """Whether it gives the largest value of each window, and every window holds one."""
+        return False
+
+    def merged(self, after: "Stage") -> "Stage | None":
+        """The one stage that this and the one after it make; None where they make none."""
+        return None
+
+    def halves(self, key: str) -> tuple["Stage", "Stage"] | None:
+        """The stage as two: one gathers statistics of the batch under ``key``, one applies them."""
+        return None
+
+    def unshifted(self) -> "Stage | None":
+        """The same for exponents that are known to be small, where it need not look for them."""
+        return None
+
+    def undivided(self, rank: int) -> tuple["Stage", int] | None:
+        """The stage without its division by an integer, and that integer."""
+        return None
 
     def sweep(self, walk: Walk) -> None:
         """What it does to stored values, in the words of ``walk``; by default torch alone can."""

@@ -17,6 +17,7 @@ from transfuse.maths import rsqrt
 from transfuse.maths.expr import X
 from transfuse.maths.expr import name as symbol
 from transfuse.problem import Shape
+from transfuse.stages.actions import Normalize
 from transfuse.stages.base import (
     Env,
     Kind,
@@ -220,6 +221,33 @@ class Norm(Stage):
         y = (x - mean.reshape(of_channels)) * scale.reshape(of_channels)
         return y if bias is None else y + bias.reshape(of_channels)
 
+    def halves(self, key: str) -> "tuple[BatchStatistics, BatchApply] | None":
+        if not self.training or self.over != "batch":
+            return None
+        assert self.eps is not None, "a batch norm has one"
+        return (
+            BatchStatistics(key, self.running_mean, self.running_var, self.momentum),
+            BatchApply(key, self.weight, self.bias, self.eps),
+        )
+
+    def action(self, shape: Shape) -> Normalize | None:
+        sees = self.sees(len(shape.spatial))
+        if sees is Kind.AXES:
+            return None
+        assert self.eps is not None, f"{self} is no engine's"
+        given = None
+        if sees is Kind.POINTWISE:
+            given = _name(self.running_mean), _name(self.running_var)
+        return Normalize(
+            self.eps,
+            _optional(self.weight),
+            _optional(self.bias),
+            1 if given else self.groups(shape),
+            self.over == "batch",
+            given,
+            self.running,
+        )
+
     def sweep(self, walk: Walk) -> None:
         shape = walk.shape
         rank = len(shape.spatial)
@@ -288,6 +316,9 @@ class BatchStatistics(Stage):
         _more_than_one_value("batch_norm", self.scope(shape), shape)
         return shape
 
+    def action(self, shape: Shape) -> Normalize:
+        return Normalize(0.0, over_batch=True, running=self.running, applies=self.applies)
+
     def apply(self, x: Tensor, env: Env) -> Tensor:
         axes = [0, *range(2, x.dim())]
         var, mean = torch.var_mean(x, axes, correction=0)
@@ -310,6 +341,10 @@ class BatchApply(Stage):
     bias: Operand = parameter(Tensor, default=None)
     eps: float = 1e-5
 
+    def action(self, shape: Shape) -> Normalize:
+        weight, bias = _optional(self.weight), _optional(self.bias)
+        return Normalize(self.eps, weight, bias, over_batch=True, gathers=self.gathers)
+
     def apply(self, x: Tensor, env: Env) -> Tensor:
         y = x - channel(f"{self.key}.mean", env, x)
         y = y * (channel(f"{self.key}.var", env, x) + self.eps).rsqrt()
@@ -319,8 +354,16 @@ class BatchApply(Stage):
 
 
 def _given(operand: Operand, axes: tuple[int, ...]) -> Given:
+    return Given(_name(operand), axes)
+
+
+def _name(operand: Operand) -> str:
     assert isinstance(operand, str), "a stage that runs names its tensors"
-    return Given(operand, axes)
+    return operand
+
+
+def _optional(operand: Operand) -> str | None:
+    return None if operand is None else _name(operand)
 
 
 def _running(mean: Operand, var: Operand, momentum: float) -> Running | None:

@@ -11,17 +11,20 @@ import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import is_
 from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
-from transfuse.maths.expr import Call, Constant, Expr, Name, X, expression, substituted
+from transfuse.maths.expr import Call, Expr, Name, X, expression, substituted
 from transfuse.maths.expr import name as symbol
-from transfuse.maths.primitives import PRIMITIVES, direction, evaluate, interval
+from transfuse.maths.primitives import PRIMITIVES, evaluate
 from transfuse.problem import Shape
+from transfuse.stages.actions import Elementwise
 from transfuse.stages.base import Env, Kind, Number, Stage, shown, value
-from transfuse.stages.values import exact, plain
+from transfuse.stages.values import exact, outlined, plain
 from transfuse.stages.walk import Given, Walk
 from transfuse.symbols import Symbol, real
 
@@ -78,6 +81,14 @@ class Map(Stage):
         return (Map, self.function, self.shapes, *map(exact, self.arguments))
 
     @property
+    def outline(self) -> tuple[Hashable, ...]:
+        return (Map, self.function, self.shapes, *map(outlined, self.arguments))
+
+    @property
+    def held(self) -> list[Any]:
+        return [each for each in self.arguments if hasattr(each, "__torch_function__")]
+
+    @property
     def given(self) -> tuple[Any, ...]:
         return self.arguments
 
@@ -94,11 +105,6 @@ class Map(Stage):
     def tensors(self) -> dict[str, str]:
         """The arguments that are tensors, by name: the names they are given under."""
         return {k: v for k, v in self.parameters() if isinstance(v, str)}
-
-    @property
-    def per_channel(self) -> bool:
-        """Whether its tensors have one value per channel each."""
-        return not self.shapes
 
     def fitted(self, shapes: Mapping[str, tuple[int, ...]], rank: int) -> Map:
         named = {name: shapes[name] for name in self.tensors.values() if name in shapes}
@@ -138,24 +144,14 @@ class Map(Stage):
         walk.map(substituted(self.function.expr, self.constants), values)
 
     @property
-    def rises(self) -> bool:
-        """Whether it never falls as x grows, whatever values its tensors have."""
-        return direction(self.function.expr, "x", self.constants) == 1
+    def elementwise(self) -> Elementwise:
+        made = self.function
+        return Elementwise(
+            made.pattern, made.expr, self.arguments, self.constants, self.tensors, dict(self.shapes)
+        )
 
-    def within(self, limit: float) -> bool:
-        """Whether every value it gives but NaN is at most ``limit`` from 0."""
-        low, high = interval(self.function.expr, self.constants)
-        return -limit <= low and high <= limit
-
-    def operated(self, *primitives: str) -> Iterator[float]:
-        """The numbers that it adds, multiplies by and so on."""
-        for each in self.function.expr.walk():
-            if isinstance(each, Call) and each.primitive in primitives:
-                for part in each.arguments:
-                    if isinstance(part, Constant):
-                        yield part.value
-                    elif isinstance(part, Name) and part.name in self.constants:
-                        yield self.constants[part.name]
+    def action(self, shape: Shape) -> Elementwise:
+        return self.elementwise
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
         if self.function.torch is not None and len(self.constants) == len(self.arguments):
@@ -237,6 +233,7 @@ class Function:
         if self.expr.logical:
             raise TypeError(f"{self.name} gives a condition, not a number: {self.expr}")
         self.torch = torch
+        self._last: tuple[tuple[Any, ...], Map] | None = None
         self.__name__, self.__module__, self.__doc__ = self.name, body.__module__, self._doc(body)
         self.__signature__ = inspect.Signature(rest, return_annotation=Map)
 
@@ -269,11 +266,18 @@ class Function:
     @overload
     def __call__(self, *args: Any, **kwargs: Any) -> Map: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Expr | Map:
+        # Stages never change: the one without tensors that was made last serves again.
+        again = not kwargs and not is_dynamo_compiling() and self._last
+        if again and len(args) == len(again[0]) and all(map(is_, args, again[0])):
+            return again[1]
         inside = bool(args) and isinstance(args[0], Expr)
         given = self._bound(args[inside:], kwargs)
         if inside:
             return substituted(self.expr, {"x": args[0], **given})
-        return Map(self, tuple(self._plain(key, each) for key, each in given.items()))
+        made = Map(self, tuple(self._plain(key, each) for key, each in given.items()))
+        if not kwargs and all(type(each) in (int, float, str) for each in args):
+            self._last = args, made
+        return made
 
     def _plain(self, key: str, given: Any) -> Any:
         """A number, a name or a tensor; one without axes is a number, read now."""

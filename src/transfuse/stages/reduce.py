@@ -5,7 +5,7 @@ makes of them it asks by ``axes``.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from transfuse.maths import exp, log
 from transfuse.maths.expr import X
 from transfuse.maths.expr import name as symbol
 from transfuse.problem import Shape
+from transfuse.stages.actions import OverChannels, OverSpace
 from transfuse.stages.axes import WORDS, Dim, expect_dim, resolved
 from transfuse.stages.base import Env, Kind, Stage
 from transfuse.stages.walk import Walk
@@ -98,6 +99,10 @@ class Reduce(Axes):
     def apply(self, x: Tensor, env: Env) -> Tensor:
         return _TORCH[self.made](x, self.axes(x.dim() - 2), self.keepdim)
 
+    def action(self, shape: Shape) -> OverChannels | None:
+        summed = self.made == "sum" and self.axes(len(shape.spatial)) == (1,)
+        return OverChannels("sum") if summed else None
+
     def sweep(self, walk: Walk) -> None:
         walk.reduce(_FOLDINGS[self.made], self.axes(len(walk.shape.spatial)))
 
@@ -134,6 +139,15 @@ class Softmax(Axes):
         terms = less.exp()
         total = terms.sum(over, keepdim=True)
         return less - total.log() if self.log else terms / total
+
+    def unshifted(self) -> "Softmax | None":
+        return None if self.bounded else replace(self, bounded=True)
+
+    def action(self, shape: Shape) -> OverChannels | OverSpace | None:
+        sees = self.sees(len(shape.spatial))
+        if sees is Kind.CHANNEL:
+            return OverChannels("softmax")
+        return OverSpace(self.bounded) if sees is Kind.WHOLE else None
 
     def sweep(self, walk: Walk) -> None:
         over = self.axes(len(walk.shape.spatial))

@@ -17,8 +17,8 @@ from transfuse.geometry import integer
 from transfuse.symbols import Symbol
 
 Kinds = tuple[type, ...]
-_AS_THEY_ARE = frozenset({int, float, bool, str, NoneType})
-_KNOWN = _AS_THEY_ARE | {tuple, Tensor}
+AS_THEY_ARE = frozenset({int, float, bool, str, NoneType})
+_KNOWN = AS_THEY_ARE | {tuple, Tensor}
 
 
 def admitted(declared: "Field[Any]") -> Kinds:
@@ -41,7 +41,7 @@ def plain(stage: str, name: str, value: object, kinds: Kinds) -> object:
     Taken are the numbers that torch takes: Python's, NumPy's, and tensors without axes, which are
     read now: what becomes of them later is not seen. All else raises TypeError.
     """
-    if type(value) in _AS_THEY_ARE and type(value) in kinds:
+    if type(value) in AS_THEY_ARE and type(value) in kinds:
         return value
     if Tensor in kinds and hasattr(value, "__torch_function__"):  # a tensor, or a tracer's
         return value
@@ -97,3 +97,11 @@ def exact(value: object) -> Hashable:
     if isinstance(value, tuple):
         return kind, *map(exact, value)
     return kind, value
+
+
+def outlined(value: object) -> Hashable:
+    """``exact``, and the same for every tensor."""
+    kind = type(value)
+    if kind is str or kind is int or value is None:
+        return value
+    return Tensor if hasattr(value, "__torch_function__") else exact(value)

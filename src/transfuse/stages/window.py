@@ -1,7 +1,7 @@
 """Stages that see one window: pooling over windows of one size, or as many as are asked for."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -13,8 +13,10 @@ from transfuse.geometry import LARGEST, bounded, integer, per_axis, pooled
 from transfuse.maths import exp, log, sqrt
 from transfuse.maths.expr import Expr, X
 from transfuse.problem import Shape, expect_addressable
+from transfuse.stages.actions import Pool
 from transfuse.stages.base import Env, Kind, Operand, Stage, channel, parameter, shown
 from transfuse.stages.walk import Given, Walk
+from transfuse.symbols import Symbol
 
 Size = int | tuple[int, ...]
 
@@ -161,6 +163,21 @@ class MaxPool(Window):
         rank = x.dim() - 2
         return _MAX[x.dim()](x, *self._options(rank), self.dilations(rank), self.ceil_mode)
 
+    @property
+    def largest(self) -> bool:
+        return self.filled
+
+    def merged(self, after: Stage) -> "MaxPool | None":
+        if not (isinstance(after, MaxPool) and self.tiles and after.tiles):
+            return None
+        one, other = self.kernel_size, after.kernel_size
+        single = isinstance(one, int | Symbol) and isinstance(other, int | Symbol)
+        return MaxPool(one * other) if single else None  # type: ignore[operator]
+
+    def action(self, shape: Shape) -> Pool | None:
+        rank = len(shape.spatial)
+        return Pool("max", self.windows(rank)) if self.simple(rank) else None
+
     def sweep(self, walk: Walk) -> None:
         walk.slide("max", **self._slide(walk))
 
@@ -182,8 +199,19 @@ class AvgPool(Window):
         varies = self.ceil_mode or (padded and not self.count_include_pad)
         return None if varies else self.cells(rank)
 
+    def undivided(self, rank: int) -> tuple["AvgPool", int] | None:
+        divisor = self.divisor(rank)
+        return None if divisor is None else (replace(self, divisor_override=1), divisor)
+
     def simple(self, rank: int) -> bool:
         return super().simple(rank) and self.divisor(rank) is not None
+
+    def action(self, shape: Shape) -> Pool | None:
+        rank = len(shape.spatial)
+        divisor = self.divisor(rank)
+        if divisor is None or not self.simple(rank):
+            return None
+        return Pool("sum", self.windows(rank), divisor)
 
     def shape(self, shape: Shape) -> Shape:
         if self.divisor_override == 0:
@@ -276,6 +304,11 @@ class ExtremumPool(Window):
         flip = torch.where(channel(self.sign, env, x) < 0, -1.0, 1.0).to(x.dtype)
         options = (*self._options(rank), self.dilations(rank), self.ceil_mode)
         return _MAX[x.dim()](x * flip, *options) * flip
+
+    def action(self, shape: Shape) -> Pool | None:
+        rank = len(shape.spatial)
+        assert isinstance(self.sign, str)
+        return Pool("sign", self.windows(rank), sign=self.sign) if self.simple(rank) else None
 
     def sweep(self, walk: Walk) -> None:
         assert isinstance(self.sign, str)

@@ -22,7 +22,7 @@ from transfuse.chain import Chain
 from transfuse.problem import Problem
 
 Tensors = tuple[Tensor, Tensor, dict[str, Tensor]]
-FIRST, ENGINES = Launch.first, ordered.ENGINES
+INTERPRET, ENGINES = Launch.interpret, ordered.ENGINES
 
 
 class ByRows(HopperStrip):
@@ -50,11 +50,13 @@ class Call:
     def __init__(self, chain: Chain, problem: Problem, tensors: Tensors) -> None:
         self.launches: list[Callable[[], None]] = []
         self.out = torch.full(chain.shapes(problem)[-1].dims, torch.nan, dtype=tensors[0].dtype)
-        Launch.first = lambda each, *given: self.launches.append(partial(FIRST, each, *given))  # type: ignore[method-assign]
+        Launch.interpret = lambda each, *given: self.launches.append(
+            partial(INTERPRET, each, *given)
+        )  # type: ignore[method-assign]
         try:
             Triton().run(chain, problem, *tensors, self.out)
         finally:
-            Launch.first = FIRST  # type: ignore[method-assign]
+            Launch.interpret = INTERPRET  # type: ignore[method-assign]
 
     def replay(self) -> Tensor:
         self.out.fill_(torch.nan)

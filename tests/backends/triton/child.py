@@ -15,7 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +190,6 @@ def compile_(
         return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")
 
     operands = {name: meta(*dims) for name, dims in chain.dims(problem)}
-    compiled.clear()
     with changed("usual", tiles):
         verdict = Triton().verdict(chain, problem)
         assert verdict.ok, verdict.reason
@@ -198,11 +197,10 @@ def compile_(
         x, weight = meta(*problem.input.dims), meta(*problem.weight)
         Triton().run(chain, problem, x, weight, operands, out)
         (ready,) = calls._ready.values()
-        launches = [described(launch) for launch in ready.launch_plan.launches]
-    assert len(launches) == len(compiled)
-    for launch, kernel in zip(launches, compiled, strict=True):
-        launch |= facts(kernel, capability, verbose)
-    return launches
+    return [
+        described(launch) | facts(launch.built.compiled, capability, verbose)
+        for launch in ready.launch_plan.launches
+    ]
 
 
 def facts(kernel: Any, capability: int, verbose: bool) -> dict[str, Any]:
@@ -242,44 +240,11 @@ def resources(ptx: str, capability: int) -> dict[str, int]:
     return {"registers": max(map(int, registers)), "spilled": sum(map(int, spilled))}
 
 
-compiled: list[Any] = []
-
-
-@dataclass
-class Unlaunched:
-    """A compiled kernel that does nothing when it is launched."""
-
-    asm: Any
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        return lambda *args, **options: None
-
-
 def target(capability: int) -> None:
-    """Make Triton compile for a GPU that is not there, and launch nothing."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime.jit import JITFunction
+    """Compile for a GPU that is not there; nothing is launched on torch's ``meta`` device."""
+    from transfuse.backends.triton import sequence
 
-    class Driver:
-        def get_current_target(self) -> Any:
-            return GPUTarget("cuda", capability, 32)
-
-        def get_current_device(self) -> int:
-            return capability  # Triton keeps what it compiled by device
-
-        def get_current_stream(self, device: int) -> int:
-            return 0
-
-    run = getattr(JITFunction, "compiles", None) or JITFunction.run
-    JITFunction.compiles = run
-
-    def warm_up(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        compiled.append(run(self, *args, grid=grid, warmup=True, **options))
-        return Unlaunched(compiled[-1].asm)
-
-    JITFunction.run = warm_up
-    triton.runtime.driver.set_active(Driver())
+    sequence.capability = lambda device: capability  # type: ignore[assignment]
 
 
 def hasten() -> None:

@@ -6,7 +6,9 @@ Tensors are on the CPU, and pose as others.
 """
 
 import ctypes
-import re
+import logging
+import os
+import struct
 import sys
 import threading
 import time
@@ -24,15 +26,21 @@ from triton import knobs  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia import driver as nvidia  # noqa: E402
 
-from transfuse.backends.triton import Triton, calls, driver, parameters  # noqa: E402
+from transfuse.backends.triton import (  # noqa: E402
+    Triton,
+    calls,
+    driver,
+    machine_code,
+    sequence,
+)
 from transfuse.backends.triton.gpu import Gpu  # noqa: E402
 from transfuse.backends.triton.launch_plan import LaunchPlan  # noqa: E402
 from transfuse.backends.triton.parameters import ParameterBuffers  # noqa: E402
 from transfuse.chain import Chain  # noqa: E402
 from transfuse.elements import ELEMENTS  # noqa: E402
+from transfuse.log import _said  # noqa: E402
 from transfuse.problem import Problem  # noqa: E402
 
-BYTES = {"u8": 1, "u16": 2, "u32": 4, "f32": 4, "u64": 8, "f64": 8}
 STREAM = 0x5EA
 
 
@@ -57,12 +65,13 @@ class Driver:
 class Seen:
     """A launch as the driver sees it."""
 
-    function: int
+    function: str
     config: tuple[Any, ...]
     parameters: tuple[bytes, ...]
 
 
 seen: list[Seen] = []
+names: dict[int, str] = {}
 rooms: dict[int, list[int]] = {}
 
 
@@ -72,16 +81,40 @@ def look(config: int, function: int, parameters: Any) -> None:
     values = (told.grid[:], told.block[:], told.shared, told.stream, told.count)
     time.sleep(0)  # another thread's turn: what it writes meanwhile shows
     passed = [ctypes.string_at(parameters[i], n) for i, n in enumerate(rooms[function])]
-    seen.append(Seen(function, values, tuple(passed)))
+    seen.append(Seen(names[function], values, tuple(passed)))
 
 
-def room(ptx: str) -> list[int]:
-    """Bytes of each parameter of a kernel, line by line."""
-    found = []
-    for line in re.findall(r"\.param .*_param_\d+.*", ptx.partition(".entry")[2].split("{")[0]):
-        many, kind = re.search(r"\[(\d+)\]", line), re.search(r"\.([uf]\d+) ", line)
-        found.append(int(many[1]) if many else BYTES[kind[1]])  # type: ignore[index]
-    return found
+@ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p)
+def loaded(function: int, code: int, name: bytes) -> None:
+    names[function], rooms[function] = name.decode(), room(code, name)
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t)
+def parameter(function: int, index: int) -> int:
+    return rooms[function][index] if index < len(rooms[function]) else -1
+
+
+def room(code: int, name: bytes) -> list[int]:
+    """Bytes of each parameter of a kernel, as its machine code has them for the driver."""
+    start, size, count, texts = struct.unpack_from("<Q10xHHH", ctypes.string_at(code, 64), 40)
+    heads = [
+        struct.unpack("<IIQQQQ", ctypes.string_at(code + start + size * each, 40))
+        for each in range(count)
+    ]
+    named = code + heads[texts][4]
+    (facts,) = (
+        ctypes.string_at(code + head[4], head[5])
+        for head in heads
+        if ctypes.string_at(named + head[0]) == b".nv.info." + name
+    )
+    found, at = {}, 0
+    while at < len(facts):
+        form, what, length = struct.unpack_from("<BBH", facts, at)
+        if (form, what) == (4, 0x17):  # EIATTR_KPARAM_INFO
+            ordinal, flags = struct.unpack_from("<H2xI", facts, at + 8)
+            found[ordinal] = flags >> 18
+        at += 4 + (length if form == 4 else 0)
+    return [found[ordinal] for ordinal in sorted(found)]
 
 
 @dataclass
@@ -101,22 +134,22 @@ class Made:
         return [at for at, _, _ in self.launch_plan.scratch]
 
     def buffers(self) -> ParameterBuffers | None:
-        return ParameterBuffers.of(
-            self.launch_plan.launches, self.given, self.offsets, self.scratch.data_ptr()
-        )
+        return ParameterBuffers.of(self.launch_plan.launches, 0, len(self.given), self.offsets)
 
     def ordinary(self, base: int, stream: int) -> None:
         """What Triton's own launcher does."""
         memory = [*self.given, *(base + at for at in self.offsets)]
         for launch in self.launch_plan.launches:
-            launch.again(memory, stream)
+            launch.by_triton()(memory, stream)
 
 
 def make(stages: tuple[Any, ...], problem: Problem, capability: int = 90) -> Made:
     triton.runtime.driver.set_active(Driver(capability))
     gpu = Gpu(capability, 132)
     calls._gpu = lambda device: gpu  # type: ignore[assignment]
+    sequence.capability = lambda device: capability  # type: ignore[assignment]
     calls._ready.clear()
+    machine_code._loaded.clear()
     chain, problem = Chain(*stages), replace(problem, device=f"cuda:sm{capability}")
 
     def tensor(*dims: int) -> Tensor:
@@ -124,12 +157,8 @@ def make(stages: tuple[Any, ...], problem: Problem, capability: int = 90) -> Mad
 
     operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
     x, weight = tensor(*problem.input.dims), tensor(*problem.weight)
-    STUB.stub_seen(None)
     out = Triton().run(chain, problem, x, weight, operands)
-    STUB.stub_seen(look)
     (ready,) = calls._ready.values()
-    for launch in ready.launch_plan.launches:
-        rooms[launch.compiled.function] = room(launch.compiled.asm["ptx"])
     scratch = torch.empty(ready.launch_plan.bytes + 8192, dtype=torch.uint8)
     return Made(ready.launch_plan, [x, weight, out, *operands.values()], scratch)
 
@@ -156,7 +185,7 @@ def same(**job: Any) -> dict[str, Any]:
         "same": [ours == theirs for ours, theirs in pairs],
         "moved": pairs[0][0] != pairs[1][0],
         "maps": sum(
-            len(each) == parameters.MAP for launch in pairs[0][0] for each in launch.parameters
+            len(each) == driver.MAP for launch in pairs[0][0] for each in launch.parameters
         ),
     }
 
@@ -184,8 +213,7 @@ def threads(**job: Any) -> dict[str, Any]:
     for each in workers:
         each.join()
     # The kernel pack takes x first and the weight third.
-    first = made.launch_plan.launches[0].compiled.function
-    passed = [each.parameters for each in seen if each.function == first]
+    passed = [each.parameters for each in seen if each.function == "pack"]
     places = [[int.from_bytes(each[at], "little") for at in (0, 2)] for each in passed]
     return {
         "raised": list(map(repr, raised)),
@@ -235,8 +263,8 @@ def watched(hook: str, chained: bool, **job: Any) -> dict[str, Any]:
     torch._C._cuda_getCurrentRawStream = lambda index: STREAM
     ran: list[str] = []
     for launch in launch_plan.launches:
-        run, launch.again = launch.again, None  # type: ignore[assignment, method-assign]
-        launch.again = lambda *a, run=run: (ran.append("again"), run(*a))  # type: ignore[method-assign]
+        make_run, launch.by_triton = launch.by_triton, None  # type: ignore[assignment, method-assign]
+        launch.by_triton = lambda run=make_run: (ran.append("by Triton"), run())[1]  # type: ignore[method-assign]
     told: list[Any] = []
     chain = getattr(knobs.runtime, hook)
     alone = len(looked(launch_plan, made.tensors)), len(ran)
@@ -259,27 +287,121 @@ def watched(hook: str, chained: bool, **job: Any) -> dict[str, Any]:
     }
 
 
-def strange(changes: dict[str, Any], ptx: tuple[str, str] | None = None, **job: Any) -> Any:
-    """Whether there are buffers for a kernel whose facts are other ones; else, Triton launches."""
+SIZES = {
+    "one more": lambda sizes: [*sizes, 8],
+    "one less": lambda sizes: sizes[:-1],
+    "another": lambda sizes: [4, *sizes[1:]],
+}
+"""What a driver may say of parameters."""
+
+
+class Lines(logging.Handler):
+    """What is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def strange(
+    changes: dict[str, Any], sizes: str = "", lacking: str = "", **job: Any
+) -> dict[str, Any]:
+    """A kernel whose facts are other ones: whether Triton launches it, and what the log says.
+
+    ``changes``: what Triton knows of it; ``sizes``: what the driver says of its parameters.
+    """
     made = make(**job)
     launch_plan, launch = made.launch_plan, made.launch_plan.launches[-1]
     assert made.buffers() is not None
-    compiled = launch.compiled
-    before = compiled.asm["ptx"]
-    after = re.sub(*ptx, before, count=1) if ptx else before
-    assert not ptx or after != before
-    launch.compiled = SimpleNamespace(
-        src=compiled.src,
-        function=compiled.function,
-        asm={"ptx": after},
-        metadata=SimpleNamespace(**compiled.metadata._asdict() | changes),
-    )
-    launch_plan.ready, launch_plan.buffers = True, made.buffers()
-    if launch_plan.buffers is not None:
-        return "buffers"
-    launch.compiled = compiled
+    machine_code._loaded.clear()
+    compile_, right, whole = triton.compile, driver.parameters, driver.lacking
+
+    def changed(source: Any, **options: Any) -> Any:
+        found = compile_(source, **options)
+        if source.fn is not launch.kernel:
+            return found
+        known = SimpleNamespace(**found.metadata._asdict() | changes)
+        return SimpleNamespace(asm=found.asm, metadata=known)
+
+    triton.compile = changed
+    if sizes:
+        driver.parameters = lambda function: SIZES[sizes](right(function))
+    driver.lacking = lambda: lacking or whole()  # type: ignore[assignment]
+    _said.clear()
+    log, logger = Lines(), logging.getLogger("transfuse")
+    logger.addHandler(log)
+    try:
+        launch_plan.ready, launch_plan.buffers = True, made.buffers()
+        made.buffers()
+    finally:
+        logger.removeHandler(log)
+        triton.compile, driver.parameters, driver.lacking = compile_, right, whole
+        machine_code._loaded.clear()
     torch._C._cuda_getCurrentRawStream = lambda index: STREAM
-    return len(looked(launch_plan, made.tensors)) == len(launch_plan.launches)
+    return {
+        "buffers": launch_plan.buffers is not None,
+        "launched": len(looked(launch_plan, made.tensors)) == len(launch_plan.launches),
+        "log": [line for line in log.lines if "launcher" in line],
+    }
+
+
+class NoDriver:
+    """Triton's driver, which takes a C compiler to make: nobody is to ask for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"Triton's driver is asked for {name}")
+
+
+def stored(folder: str, refused: bool = False, **job: Any) -> dict[str, Any]:
+    """Launches from the store alone: the same ones, with no compiler of any kind.
+
+    ``refused``: the driver does not take what is stored, which is then compiled again.
+    """
+    right_load, compile_ = driver.load, triton.compile
+    compiled: list[str] = []
+
+    def load(code: bytes, *rest: Any) -> int:
+        if refused and not compiled:
+            raise driver.DriverError("no binary for this GPU")
+        return right_load(code, *rest)
+
+    def compiling(source: Any, **options: Any) -> Any:
+        compiled.append(source.fn.__name__)
+        assert refused, f"{source.fn.__name__} is compiled"
+        return compile_(source, **options)
+
+    os.environ["TRANSFUSE_KERNELS"] = folder
+    try:
+        made = make(**job)
+        base = made.scratch.data_ptr()
+        right = looked(made.ordinary, base, STREAM)
+        active = triton.runtime.driver.active
+        triton.runtime.driver.set_active(NoDriver())
+        machine_code._loaded.clear()
+        for launch in made.launch_plan.launches:  # what was compiled is forgotten
+            launch.built = replace(launch.built)
+        driver.load, triton.compile = load, compiling
+        _said.clear()
+        log, logger = Lines(), logging.getLogger("transfuse")
+        logger.addHandler(log)
+        buffers = made.buffers()
+        assert buffers is not None
+        again = looked(buffers, made.given, base, STREAM)
+    finally:
+        driver.load, triton.compile = right_load, compile_
+        os.environ["TRANSFUSE_KERNELS"] = os.path.join(os.devnull, "kernels")
+    logger.removeHandler(log)
+    triton.runtime.driver.set_active(active)
+    return {
+        "same": again == right,
+        "launched": len(again),
+        "compiled": sorted(compiled),
+        "log": log.lines,
+        "files": len(os.listdir(folder)),
+    }
 
 
 def places(count: int, **job: Any) -> list[int]:
@@ -294,8 +416,13 @@ def places(count: int, **job: Any) -> list[int]:
     return kept
 
 
-JOBS = {each.__name__: each for each in (same, threads, failing, fresh, watched, strange, places)}
+JOBS = {
+    each.__name__: each
+    for each in (same, threads, failing, fresh, watched, strange, stored, places)
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    STUB.stub_code(loaded, parameter)
+    STUB.stub_seen(look)
     serve(lambda do, **job: JOBS[do](**job))

@@ -4,15 +4,16 @@
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from child import compiled, facts, hasten, serve, target
+from child import facts, hasten, serve
 from torch import Tensor
 
+from transfuse.backends.triton.build import Build
 from transfuse.backends.triton.sweeps import blocks, prepare
 from transfuse.sweeps import Sweep, views
 
@@ -38,41 +39,26 @@ def interpret(sweep: Sweep, slots: list[Tensor], wide: bool = False) -> dict[str
     return {"slots": found, "launches": [each.kernel.__name__ for each in sequence.launches]}
 
 
-def built(sweep: Sweep) -> None:
+def built(sweep: Sweep) -> list[Build]:
     sequence = prepare(sweep, torch.device("meta"))
     looked = views(sweep)
     types = [looked[at].dtype if at in looked else torch.float32 for at in range(max(looked) + 1)]
     memory = [*types, *(dtype for _, _, dtype in sequence.scratch)]
-    for launch in sequence.launches:
-        launch.compile([torch.empty(1, dtype=dtype, device="meta") for dtype in memory])
+    return sequence.build([torch.empty(1, dtype=dtype, device="meta") for dtype in memory], 90)
 
 
 def compile_(sweep: Sweep) -> list[dict[str, Any]]:
     """What the launches of a sweep are compiled to."""
-    compiled.clear()
-    built(sweep)
-    return [{"kernel": each.name} | facts(each, 90, verbose=True) for each in compiled]
+    return [
+        {"kernel": each.compiled.name} | facts(each.compiled, 90, verbose=True)
+        for each in built(sweep)
+    ]
 
 
 def count(sweeps: list[Sweep]) -> dict[str, int]:
     """How many builds of each kernel it takes to serve these sweeps."""
-    from triton.runtime.jit import JITFunction
-
-    found: dict[str, int] = {}
-
-    def note(self: Any, key: Any, signature: Any, device: Any, *rest: Any) -> Any:
-        found[self.__name__] = found.get(self.__name__, 0) + 1
-        kernel = SimpleNamespace(asm={"ptx": ""})
-        self.device_caches[device][0][key] = kernel
-        return kernel
-
-    was, JITFunction._do_compile = JITFunction._do_compile, note
-    try:
-        for sweep in sweeps:
-            built(sweep)
-    finally:
-        JITFunction._do_compile = was
-    return found
+    found = {each.key: each.kernel.__name__ for sweep in sweeps for each in built(sweep)}
+    return Counter(found.values())
 
 
 JOBS: dict[str, Callable[..., Any]] = {
@@ -86,5 +72,6 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore", "Conversion of an array with ndim > 0 to a scalar")
     np.seterr(all="ignore")
     torch.set_num_threads(1)
-    hasten() if sys.argv[1] == "interpret" else target(90)
+    if sys.argv[1] == "interpret":
+        hasten()
     serve(JOBS[sys.argv[1]])

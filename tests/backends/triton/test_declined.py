@@ -1,6 +1,6 @@
 """Compiled code that is known to be wrong: nothing runs of it, and the next backend serves."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,14 +10,12 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from triton.runtime.jit import JITFunction
-
 import transfuse
 from transfuse import dispatch, front, settings
 from transfuse.backends import triton as backend
 from transfuse.backends.base import prepared
 from transfuse.backends.eager import Eager
-from transfuse.backends.triton import Triton, calls, launch
+from transfuse.backends.triton import Triton, build, calls, machine_code
 from transfuse.errors import UnsupportedError
 from transfuse.stages import batch_norm
 
@@ -26,26 +24,32 @@ X, W = torch.randn(2, 3, 4, 4), torch.randn(3, 5, 3, 3)
 
 @dataclass
 class Compiler:
-    """Triton's: kernels become their names, and the one that is named is wrong."""
+    """Triton's: kernels become their names, and the one that is named is wrong.
+
+    A driver that is not there launches what others are compiled to.
+    """
 
     wrong: str = "convolve"
     compiled: list[str] = field(default_factory=list)
     launched: list[str] = field(default_factory=list)
 
-    def run(self, kernel: Any, *_: Any, **__: Any) -> Any:
-        self.compiled.append(kernel.__name__)
-        return Kernel(kernel.__name__, self.launched)
+    def compile(self, source: Any, **_: Any) -> Any:
+        self.compiled.append(source.fn.__name__)
+        return Kernel(source.fn.__name__)
 
     def spills_over(self, ptx: str) -> bool:
         return ptx == self.wrong
 
+    def entries(self, builds: list[Any]) -> None:
+        """Every kernel compiled, in order, then launched."""
+        for each in builds:
+            assert each.compiled
+        self.launched += [each.kernel.__name__ for each in builds]
+
 
 class Kernel:
-    def __init__(self, name: str, launched: list[str]) -> None:
-        self.asm, self.launched = {"ptx": name}, launched
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        return lambda *_, **__: self.launched.append(self.asm["ptx"])
+    def __init__(self, name: str) -> None:
+        self.asm = {"ptx": name}
 
 
 @pytest.fixture
@@ -53,8 +57,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
     """Tensors on the CPU are served by the GPU's backend, then by torch."""
     found = Compiler()
     monkeypatch.delenv("TRANSFUSE_BACKEND", raising=False)
-    monkeypatch.setattr(JITFunction, "run", lambda *given, **options: found.run(*given, **options))
-    monkeypatch.setattr(launch, "spills_over", found.spills_over)
+    monkeypatch.setattr(build.triton, "compile", found.compile)
+    monkeypatch.setattr(build, "spills_over", found.spills_over)
+    monkeypatch.setattr(machine_code, "entries", found.entries)
     monkeypatch.setattr(settings, "interpreted", lambda: True)
     monkeypatch.setattr(dispatch, "BACKENDS", (Triton(), Eager()))
     monkeypatch.setattr(calls, "_ready", {})

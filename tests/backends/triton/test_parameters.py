@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from transfuse.backends.triton import driver, parameters
-from transfuse.backends.triton.parameters import ParameterBuffers, Strange
+from transfuse.backends.triton.build import Strange
+from transfuse.backends.triton.parameters import ParameterBuffers
 from transfuse.backends.triton.versions import ANY_ROW
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
@@ -59,11 +60,9 @@ def case(slug: str, arithmetic: str) -> dict[str, Any]:
     return {"stages": stages, "problem": problem}
 
 
+SMALL_KERNELS = "pack convolve_strip convolve_carefully" if ANY_ROW else "pack convolve"
 JOBS: dict[str, tuple[dict[str, Any], str, int]] = {
-    "small": (
-        SMALL,
-        *(("pack convolve_strip convolve_carefully", 3) if ANY_ROW else ("pack convolve", 2)),
-    ),
+    "small": (SMALL, SMALL_KERNELS, 3 if ANY_ROW else 2),
     "softmax tf32": (
         case(SOFTMAX, "tf32"),
         *(
@@ -127,24 +126,53 @@ def test_a_profiler_is_told(hook: str, chained: bool, launches: Child) -> None:
     assert found["told"] == count
 
 
-STRANGE: dict[str, Any] = {
-    "clusters": {"changes": {"num_ctas": 2}},
-    "cooperative": {"changes": {"launch_cooperative_grid": True}},
-    "dependent": {"changes": {"launch_pdl": True}},
-    "scratch": {"changes": {"global_scratch_size": 64}},
-    "profile": {"changes": {"profile_scratch_size": 64}},
-    "warps": {"changes": {"num_warps": 16}},
-    "one more": {"changes": {}, "ptx": (r"\.entry \w+\(", r"\g<0>\n.param .u64 other,")},
-    "one less": {"changes": {}, "ptx": (r",\s+\.param[^,]*\n\)", "\n)")},
-    "of another size": {"changes": {}, "ptx": (r"\.u64( \.ptr)", r".u32\1")},
-    "of no size": {"changes": {}, "ptx": (r"\.param \.u32", ".param .texref")},
-    "two kernels": {"changes": {}, "ptx": (r"(?s).*", r"\g<0>\g<0>")},
+STRANGE: dict[str, tuple[dict[str, Any], str]] = {
+    "clusters": ({"changes": {"num_ctas": 2}}, "convolve needs more than a grid"),
+    "cooperative": ({"changes": {"launch_cooperative_grid": True}}, "convolve needs more than a"),
+    "dependent": ({"changes": {"launch_pdl": True}}, "convolve needs more than a grid"),
+    "scratch": ({"changes": {"global_scratch_size": 64}}, "convolve needs more than a grid"),
+    "profile": ({"changes": {"profile_scratch_size": 64}}, "convolve needs more than a grid"),
+    "one more": ({"changes": {}, "sizes": "one more"}, "pack has "),
+    "one less": ({"changes": {}, "sizes": "one less"}, "pack has "),
+    "of another size": ({"changes": {}, "sizes": "another"}, "in 4 bytes"),
+    "an old driver": ({"changes": {}, "lacking": "the CUDA driver has no such"}, "has no such"),
 }
 
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_triton_launches_what_is_not_understood(name: str, launches: Child) -> None:
-    assert launches(do="strange", **STRANGE[name], **SMALL) is True
+    """And the log says why, once."""
+    job, reason = STRANGE[name]
+    found = launches(do="strange", **job, **SMALL)
+    assert not found["buffers"]
+    assert found["launched"]
+    (line,) = found["log"]
+    assert line.startswith("kernels are launched by Triton's own launcher, which takes longer: ")
+    assert reason in line
+
+
+@pytest.mark.parametrize("name", ["small", "statistics", "no maps"])
+def test_launches_from_the_store(name: str, launches: Child, tmp_path: Path) -> None:
+    """Neither a C compiler nor Triton's is asked for, and launches are the same to the last bit."""
+    job, kernels, _ = JOBS[name]
+    found = launches(do="stored", folder=str(tmp_path), **job)
+    assert found["same"]
+    assert found["compiled"] == []
+    assert found["log"] == []
+    assert found["launched"] == len(kernels.split())
+    assert 2 <= found["files"] <= len(kernels.split())
+
+
+def test_what_the_driver_does_not_take_is_compiled(launches: Child, tmp_path: Path) -> None:
+    """And each is said in a line: a driver may be older than the compiler of a stored kernel."""
+    found = launches(do="stored", folder=str(tmp_path), refused=True, **SMALL)
+    assert found["same"]
+    names = SMALL_KERNELS.split()
+    assert found["compiled"] == sorted(names)
+    assert sorted(found["log"]) == sorted(
+        f"the stored kernel {kernel} is left out, and compiled here: no binary for this GPU"
+        for kernel in names
+    )
 
 
 def test_places_are_bounded(launches: Child) -> None:
@@ -154,8 +182,25 @@ def test_places_are_bounded(launches: Child) -> None:
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "launcher", lambda: None)
-    assert ParameterBuffers.of([], [], [], 0) is None
+    monkeypatch.setattr(driver, "library", lambda: None)
+    driver.lacking.cache_clear()
+    assert driver.lacking() == "there is no CUDA driver, libcuda.so.1"
+    assert ParameterBuffers.of([], 0, 0, []) is None
+    driver.lacking.cache_clear()
+
+
+class Old:
+    """A driver of CUDA 12.0."""
+
+    cuLaunchKernelEx = cuTensorMapEncodeTiled = None
+
+
+def test_a_driver_that_does_not_tell_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "library", Old)
+    driver.lacking.cache_clear()
+    lacking = driver.lacking()
+    driver.lacking.cache_clear()
+    assert lacking == "the CUDA driver has no cuFuncGetParamInfo, which came with CUDA 12.4"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def passes() -> list[Any]:
 
 
 def workload_of(lowered: Lowered, core: Problem, each: Segment) -> Workload:
-    windows = ((1, 1, 0),) * core.rank if each.window is None else each.window.windows(core.rank)
+    windows = ((1, 1, 0),) * core.rank if each.window is None else each.window.windows
     covers = each.early is not None
     tap_table = TapTable.of(core.axes, windows, each.result.spatial, cover=covers)
     return describe(tap_table, core, each, lowered.statistics, ELEMENTS[core.dtype].itemsize)

@@ -5,7 +5,7 @@ Weights are packed once and kept while their tensor lives and does not change. T
 """
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from transfuse.backends import legs
 from transfuse.backends.base import Backend, Executable, Verdict
-from transfuse.backends.cpu import library, lower, results, single, sweeps, threads
+from transfuse.backends.cpu import library, lower, results, single, sweeps, threads, weights
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
@@ -84,6 +84,9 @@ class _Kernels:
         run = sweeps.prepare(sweep)
         return lambda slots: run([tensor.data_ptr() for tensor in slots])
 
+    def by_address(self, device: torch.device) -> bool:
+        return True
+
     def source(self, problem: Problem) -> torch.dtype:
         return ELEMENTS[problem.dtype].compute
 
@@ -113,9 +116,7 @@ class _Core:
         core, count = library.load(), threads.count()
         assert core is not None
         ready = self.ready
-        # Rewrites assume finite operands; these few numbers are looked at, as no plan can.
-        few = (each for name, each in operands.items() if name not in ready.spread)
-        if self.assumes and not all(_finite(core, each) for each in few):
+        if self.assumes and not self.finite(core, operands):
             ready = self.careful
         if out is None:
             out = results.empty(ready.result)
@@ -143,6 +144,111 @@ class _Core:
         for gathers, (mean, var) in zip(ready.gathers, found, strict=True):
             write(operands, gathers.running.moved(operands, mean, var, gathers.values))
         return out
+
+    def finite(self, core: ctypes.CDLL, operands: Mapping[str, Tensor]) -> bool:
+        """Rewrites assume finite operands; these few numbers are looked at, as no plan can."""
+        few = (each for name, each in operands.items() if name not in self.ready.spread)
+        return all(_finite(core, each) for each in few)
+
+    def like(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
+    ) -> Executable:
+        """What runs again on tensors that lie so; this itself where they are copied first."""
+        ready, tensors = self.ready, (x, weight, *operands.values())
+        lines = [each for name, each in operands.items() if name not in ready.spread]
+        copied = any(each.is_neg() for each in tensors if out is None or not out.is_neg())
+        copied = copied or not all(each.is_contiguous() for each in lines)
+        copied = copied or len({each.dtype for each in lines}) > 1 or not weights.dense(weight)
+        empty = 0 in ready.result.shape
+        if copied or empty or ready.product or ready.gathers:
+            return self
+        return _Again(self, weight, out)
+
+
+class _Again:
+    """The core on tensors that lie as earlier ones did: programs in which only addresses change.
+
+    Each call takes a program for itself and gives it back: threads never share one.
+    """
+
+    def __init__(self, core: _Core, weight: Tensor, out: Tensor | None) -> None:
+        loaded = library.load()
+        assert loaded is not None
+        self.core, self.loaded, self.run = core, loaded, loaded.transfuse_run_unless_changed
+        self.result = core.ready.result
+        self.small = out is None and self.result.size < results.LEAST
+        self.layout: object = None
+        self.nbytes = weight.nbytes
+        self.programs: list[_Filled] = []
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
+    ) -> Tensor:
+        core, address = self.core, weight.data_ptr()
+        found = weights.kept((address, self.layout))
+        if found is None or (core.assumes and not core.finite(self.loaded, operands)):
+            return self._first(x, weight, operands, out)
+        y = out
+        if y is None:
+            form = self.result
+            # Of the type and on the device of x, whatever torch's defaults are.
+            y = x.new_empty_strided(form.shape, form.strides) if self.small else results.empty(form)
+        try:
+            program = self.programs.pop()
+        except IndexError:
+            program = _Filled(core.ready, x, weight, operands, y)
+        words = program.words
+        words[_INPUT], words[_WEIGHTS], words[_OUTPUT] = x.data_ptr(), found.address, y.data_ptr()
+        if operands:
+            program.point_to(operands)
+        if program.careful is not found.careful:
+            program.be_careful(found.careful)
+        status = self.run(
+            program.address, threads.count(), address, self.nbytes, found.digest_address
+        )
+        self.programs.append(program)
+        if status:
+            if status == library.CHANGED:
+                return self._first(x, weight, operands, y)
+            library.check(self.loaded, status)
+        return y
+
+    def _first(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
+    ) -> Tensor:
+        """Weights that are not packed, or not any more: the core's own way packs them."""
+        y = self.core(x, weight, operands, out)
+        program = _Filled(self.core.ready, x, weight, operands, y).program
+        self.layout = weights.layout(self.loaded, program, weight)
+        return y
+
+
+class _Filled:
+    """A program of one call, and where the addresses of its tensors stand in it."""
+
+    def __init__(
+        self, ready: "_Ready", x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], y: Tensor
+    ) -> None:
+        self.program = ready.program(x, y, operands)
+        self.address = ctypes.addressof(self.program)
+        mixed = {each.dtype for name, each in operands.items() if name not in ready.spread}
+        if mixed - {weight.dtype}:
+            self.program.operands = library.ELEMENTS.index("fp32")
+        self.words = memoryview(self.program).cast("B").cast("Q")
+        self.careful = bool(self.program.careful)
+        self.places = list(ready.places(self.program))
+
+    def point_to(self, operands: Mapping[str, Tensor]) -> None:
+        for view, at, name in self.places:
+            view[at] = operands[name].data_ptr()
+
+    def be_careful(self, careful: bool) -> None:
+        self.program.careful = self.careful = careful
+
+
+_INPUT, _WEIGHTS, _OUTPUT = (
+    getattr(library.Program, name).offset // 8 for name in ("input", "weights", "output")
+)
 
 
 def _fused(chain: Chain, problem: Problem, finite: bool = True) -> Plan:
@@ -242,6 +348,20 @@ class _Ready:
             program.steps = steps
         return program
 
+    def places(self, program: library.Program) -> Iterator[tuple[memoryview, int, str]]:
+        """Where the address of each operand stands in a program that was made here."""
+        count = len(self._steps)
+        if not count:
+            return
+        steps = (library.Step * count).from_address(ctypes.addressof(program.steps.contents))
+        words = memoryview(steps).cast("B").cast("Q")
+        size = ctypes.sizeof(library.Step)
+        for i, field, name in self._tensors:
+            yield words, (i * size + getattr(library.Step, field).offset) // 8, name
+        for i, map_ in self._maps:
+            if map_.names:
+                yield from map_.places(steps[i].map.contents)
+
 
 class _Map:
     """A map as the core takes it, but for its operands."""
@@ -249,15 +369,23 @@ class _Map:
     def __init__(self, instruction: lower.Instruction) -> None:
         assert instruction.code
         assert instruction.shape
-        self._names, self._code = instruction.code.operands, instruction.code.structure()
+        self.names, self._code = instruction.code.operands, instruction.code.structure()
         self._dims, self._spread = instruction.shape.dims, instruction.spread
 
     def on(self, operands: Mapping[str, Tensor]) -> Any:
         """A pointer to the map with its operands; it keeps what it points to."""
-        found = (library.Operand * len(self._names))(
-            *(self._operand(operands[name], name in self._spread) for name in self._names)
+        found = (library.Operand * len(self.names))(
+            *(self._operand(operands[name], name in self._spread) for name in self.names)
         )
         return ctypes.pointer(library.Map(self._code, found))
+
+    def places(self, made: library.Map) -> Iterator[tuple[memoryview, int, str]]:
+        """Where the address of each operand stands in a map that was made here."""
+        first = ctypes.addressof(made.operands.contents)
+        words = memoryview((library.Operand * len(self.names)).from_address(first))
+        size, at = ctypes.sizeof(library.Operand), library.Operand.data.offset
+        for i, name in enumerate(self.names):
+            yield words.cast("B").cast("Q"), (i * size + at) // 8, name
 
     def _operand(self, tensor: Tensor, spread: bool) -> library.Operand:
         steps = (0, 1, *(0,) * (len(self._dims) - 2))

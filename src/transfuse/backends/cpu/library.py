@@ -45,6 +45,9 @@ Strides = ctypes.c_int64 * 5
 Axes = ctypes.c_int64 * 9
 Digest = ctypes.c_uint64 * 2
 
+CHANGED = 2
+"""What ``transfuse_run_unless_changed`` gives where it ran nothing."""
+
 
 class Instruction(ctypes.Structure):
     """``transfuse_instruction``"""
@@ -292,6 +295,9 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_finite.errcheck = _given
     core.transfuse_decide.argtypes = (program, ctypes.POINTER(ctypes.c_int32))
     core.transfuse_run.argtypes = (program, ctypes.c_int32)
+    core.transfuse_run_unless_changed.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
+    )
     core.transfuse_sweep_run.argtypes = (ctypes.POINTER(Sweep), ctypes.c_int32)
     return core
 

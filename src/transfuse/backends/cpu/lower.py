@@ -11,11 +11,8 @@ from transfuse.maths.expr import Expr
 from transfuse.plan import Choice, Plan
 from transfuse.problem import Shape
 from transfuse.stages import Kind, Stage, add, clamp, scale, sigmoid, tanh
-from transfuse.stages.norm import BatchApply, BatchStatistics, Norm
-from transfuse.stages.pointwise import Map
-from transfuse.stages.reduce import Reduce, Softmax
+from transfuse.stages.actions import Elementwise, Normalize, OverChannels, OverSpace, Pool
 from transfuse.stages.running import Running
-from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool, Window
 from transfuse.symbols import real
 
 
@@ -55,7 +52,8 @@ def refusal(chain: Chain, shapes: Sequence[Shape]) -> str:
     ``shapes``: the values before each stage.
     """
     rank = chain.conv.rank
-    if len(chain.prologue) > 1 or not all(_pools(stage, rank) for stage in chain.prologue):
+    pools = (each.action(shapes[0]) for each in chain.prologue)
+    if len(chain.prologue) > 1 or not all(isinstance(each, Pool) for each in pools):
         return (
             f"before the convolution it does one pool, not {' -> '.join(map(str, chain.prologue))}"
         )
@@ -66,7 +64,8 @@ def refusal(chain: Chain, shapes: Sequence[Shape]) -> str:
                 return f"it has no step for {stage}"
         except TooLong as reason:
             return f"{stage}: {reason}"
-        if gathered and isinstance(stage, Window) and _overlap(stage, rank):
+        action = stage.action(shape)
+        if gathered and isinstance(action, Pool) and action.overlaps:
             return f"windows of {stage} overlap where a statistic is gathered before them"
         if stage.sees(rank) is Kind.WHOLE:
             gathered = stage.gathers and not stage.applies
@@ -76,8 +75,9 @@ def refusal(chain: Chain, shapes: Sequence[Shape]) -> str:
 def prologue(chain: Chain) -> Instruction | None:
     """The pool before the convolution."""
     for stage in chain.prologue:
-        assert isinstance(stage, Window)
-        return _pool(stage, chain.conv.rank)
+        action = stage.action(Shape(1, 1, (1,) * chain.conv.rank))
+        assert isinstance(action, Pool)
+        return _pool(action)
     return None
 
 
@@ -107,8 +107,9 @@ def epilogue(plan: Plan) -> Iterator[Instruction]:
         if instruction.op == "cut":
             chosen = Choice.AGAIN if i in plan.recomputed else Choice.STORE
             instruction = Instruction("cut", i0=CUTS.index(chosen))
-        if instruction.op == "batch_stats" and isinstance(stage, Norm | BatchStatistics):
-            instruction = replace(instruction, running=stage.running, shape=shapes[i])
+        action = stage.action(shapes[i])
+        if instruction.op == "batch_stats" and isinstance(action, Normalize):
+            instruction = replace(instruction, running=action.running, shape=shapes[i])
         if instruction.code:
             instruction = replace(instruction, shape=shapes[i])
         yield instruction
@@ -131,82 +132,52 @@ _LOOPS: dict[Expr, Callable[..., Instruction]] = {
 """Expressions that the core has a loop of its own for."""
 
 
-def _map(stage: Map) -> Instruction:
-    make = _LOOPS.get(stage.function.pattern)
-    if make is not None and stage.per_channel and (not stage.tensors or len(stage.arguments) == 1):
-        return make(*stage.arguments)
-    return Instruction("map", code=_code(stage), spread=tuple(dict(stage.shapes)))
+def _map(each: Elementwise) -> Instruction:
+    make = _LOOPS.get(each.pattern)
+    if make is not None and each.alone:
+        return make(*each.arguments)
+    code = assemble(each.expr, each.constants, each.tensors)
+    return Instruction("map", code=code, spread=tuple(each.shapes))
 
 
-def _code(stage: Map) -> Code:
-    return assemble(stage.function.expr, stage.constants, stage.tensors)
+def _pool(pool: Pool) -> Instruction:
+    factor = 1 / pool.divisor if pool.how == "sum" else 0.0
+    return Instruction(f"{pool.how}_pool", f0=factor, windows=pool.windows, t0=pool.sign)
 
 
-def _overlap(stage: Window, rank: int) -> bool:
-    windows = stage.windows(rank)
-    return any(stride < kernel or padding for kernel, stride, padding in windows)
-
-
-def _pools(stage: Stage, rank: int) -> bool:
-    return isinstance(stage, MaxPool | AvgPool | ExtremumPool) and stage.simple(rank)
-
-
-def _pool(stage: Window, rank: int) -> Instruction:
-    windows = stage.windows(rank)
-    if isinstance(stage, AvgPool):
-        divisor = stage.divisor(rank)
-        assert divisor is not None, "a simple pool has one"
-        return Instruction("sum_pool", f0=1 / divisor, windows=windows)
-    if isinstance(stage, ExtremumPool):
-        return Instruction("sign_pool", windows=windows, t0=_name(stage.sign))
-    return Instruction("max_pool", windows=windows)
-
-
-def _name(operand: Any) -> str | None:
-    return operand if isinstance(operand, str) else None
-
-
-def _norm(op: str, stage: Any, groups: int = 0) -> Instruction:
-    weight, bias = _name(stage.weight), _name(stage.bias)
-    return Instruction(op, i0=groups, f0=stage.eps, t0=weight, t1=bias)
+def _norm(op: str, norm: Normalize, groups: int = 0) -> Instruction:
+    return Instruction(op, i0=groups, f0=norm.eps, t0=norm.weight, t1=norm.bias)
 
 
 def _steps(stage: Stage, shape: Shape) -> tuple[Instruction, ...] | None:
     """The steps that serve a stage on values of this shape; None where the core has none."""
-    rank = len(shape.spatial)
-    sees = stage.sees(rank)
-    if isinstance(stage, Map):
-        return (_map(stage),)
-    if sees is Kind.FORM:
+    if stage.sees(len(shape.spatial)) is Kind.FORM:
         return ()
-    if isinstance(stage, Window) and _pools(stage, rank):
-        return (_pool(stage, rank),)
-    if isinstance(stage, Reduce) and stage.name == "sum" and sees is Kind.CHANNEL:
-        return (Instruction("sum"),)
-    if isinstance(stage, Softmax) and sees is Kind.CHANNEL:
-        return (Instruction("softmax"),)
-    if isinstance(stage, Softmax) and sees is Kind.WHOLE:
-        kind = "exp" if stage.bounded else "max"
-        return Instruction(f"{kind}_stats"), CUT, Instruction(f"{kind}_apply")
-    if isinstance(stage, BatchStatistics):
-        return (Instruction("batch_stats"),)
-    if isinstance(stage, BatchApply):
-        return CUT, _norm("batch_apply", stage)
-    if not isinstance(stage, Norm) or sees is Kind.AXES:
-        return None
-    if sees is Kind.POINTWISE:
-        mean, var = _name(stage.running_mean), _name(stage.running_var)
-        return (replace(_norm("norm", stage), t2=mean, t3=var),)
-    if stage.over == "batch":
-        return Instruction("batch_stats"), CUT, _norm("batch_apply", stage)
-    groups = stage.groups(shape)
-    return Instruction("group_stats", i0=groups), CUT, _norm("group_apply", stage, groups)
+    match stage.action(shape):
+        case Elementwise() as each:
+            return (_map(each),)
+        case Pool() as pool:
+            return (_pool(pool),)
+        case OverChannels(how):
+            return (Instruction(how),)
+        case OverSpace(bounded):
+            kind = "exp" if bounded else "max"
+            return Instruction(f"{kind}_stats"), CUT, Instruction(f"{kind}_apply")
+        case Normalize(given=(mean, var)) as norm:
+            return (replace(_norm("norm", norm), t2=mean, t3=var),)
+        case Normalize(over_batch=True) as norm:
+            gathered = (Instruction("batch_stats"),) if norm.gathers else ()
+            return gathered + ((CUT, _norm("batch_apply", norm)) if norm.applies else ())
+        case Normalize(groups=groups) as norm:
+            return Instruction("group_stats", i0=groups), CUT, _norm("group_apply", norm, groups)
+    return None
 
 
 def _resident(stage: Stage, shape: Shape) -> Instruction | None:
     """The step of a tile that holds all positions of a sample; of the batch, none does."""
-    if isinstance(stage, Softmax):
-        return Instruction("space_softmax")
-    if isinstance(stage, Norm) and stage.over != "batch":
-        return _norm("group_norm", stage, stage.groups(shape))
+    match stage.action(shape):
+        case OverSpace():
+            return Instruction("space_softmax")
+        case Normalize(over_batch=False, groups=groups) as norm:
+            return _norm("group_norm", norm, groups)
     return None

@@ -3,8 +3,6 @@
 import ctypes
 import weakref
 from collections import OrderedDict
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,28 +15,31 @@ MOST = 2**29
 """Bytes kept at the most; the longest unused go first."""
 PACKS = 4096
 """Packs kept at the most, so that looking through them takes no time."""
-Key = tuple[Any, ...]
-"""Where weights lie, and how they are read."""
+Key = tuple[int, object]
+"""The address of weights, and how they are read: what ``layout`` gives."""
 
 
-@dataclass(frozen=True)
 class Packed:
-    key: Key
-    memory: Tensor
-    digest: tuple[int, int]
-    """Of the weights it was made from."""
-    careful: bool
-    """Whether the weights hold NaN or Inf."""
-    source: "weakref.ref[UntypedStorage]"
-    """The weights' memory. Not their tensor: torch swaps and converts none that is referred to."""
+    """Weights as the core reads them.
 
-    @property
-    def address(self) -> int:
-        return self.memory.data_ptr()
+    ``digest``: of the weights they were made from; ``careful``: whether these hold NaN or Inf;
+    ``source``: their memory. Not their tensor: torch swaps and converts none that is referred to.
+    """
 
-    @property
-    def nbytes(self) -> int:
-        return self.memory.nbytes
+    def __init__(
+        self,
+        key: Key,
+        memory: Tensor,
+        digest: tuple[int, int],
+        careful: bool,
+        source: UntypedStorage,
+    ) -> None:
+        self.key, self.memory, self.digest, self.careful = key, memory, digest, careful
+        self.source = weakref.ref(source)
+        # What each call needs of them, at hand.
+        self.address, self.nbytes = memory.data_ptr(), memory.nbytes
+        self._digest = library.Digest(*digest)
+        self.digest_address = ctypes.addressof(self._digest)
 
 
 _kept: OrderedDict[Key, Packed] = OrderedDict()
@@ -49,22 +50,41 @@ on the dictionary is atomic instead.
 """
 
 
+def layout(core: ctypes.CDLL, program: library.Program, weight: Tensor) -> object:
+    """How a program reads weights: the same object for the same way."""
+    # How the core lays them out depends on strides and sizes, too: its size tells.
+    sizes = (*program.stride, *program.dilation, core.transfuse_packed_bytes(program))
+    options = (program.groups, program.weight_scale, core.transfuse_isa(), *sizes)
+    return _layout((tuple(weight.shape), weight.stride(), weight.dtype, *options))
+
+
+@lru_cache(maxsize=4096)
+def _layout(options: tuple[Any, ...]) -> object:
+    return object()
+
+
+def kept(key: Key) -> Packed | None:
+    """What was packed from an address; whether it still holds, the digest tells."""
+    found = _kept.get(key)
+    if found is not None:
+        try:  # noqa: SIM105 `suppress` takes longer than the rest
+            _kept.move_to_end(key)
+        except KeyError:  # another thread has let go of it
+            pass
+    return found
+
+
 def packed(core: ctypes.CDLL, program: library.Program, weight: Tensor, threads: int) -> Packed:
     """The weights as the core reads them, packed anew only if they changed.
 
     Whether they did is seen by reading them: fused optimizers, ``.data``, NumPy and views of the
     storage all write to weights without raising a tensor's version.
     """
-    # How the core lays them out depends on strides and sizes, too: its size tells.
-    layout = (*program.stride, *program.dilation, core.transfuse_packed_bytes(program))
-    options = (program.groups, program.weight_scale, core.transfuse_isa(), *layout)
-    key = (weight.data_ptr(), tuple(weight.shape), weight.stride(), weight.dtype, *options)
-    found = _kept.get(key)
+    key = weight.data_ptr(), layout(core, program, weight)
+    found = kept(key)
     if found is not None:
-        dense = weight if _dense(weight.shape, weight.stride()) else weight.contiguous()
-        if digest(core, dense, threads) == found.digest:
-            with suppress(KeyError):  # another thread has let go of it
-                _kept.move_to_end(key)
+        whole = weight if dense(weight) else weight.contiguous()
+        if digest(core, whole, threads) == found.digest:
             return found
     fresh = _pack(key, core, program, weight, threads)
     _kept.pop(key, None)
@@ -97,9 +117,13 @@ def digest(core: ctypes.CDLL, dense: Tensor, threads: int) -> tuple[int, int]:
     return found[0], found[1]
 
 
+def dense(weight: Tensor) -> bool:
+    """Whether elements lie side by side, in whatever order."""
+    return _dense(tuple(weight.shape), weight.stride())
+
+
 @lru_cache(maxsize=4096)
 def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements lie side by side, in whatever order."""
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1:
@@ -114,11 +138,11 @@ def _pack(
 ) -> Packed:
     # A copy, for digest and packing alike: another thread may write to the weights meanwhile.
     original = weight.detach().clone()
-    if not _dense(weight.shape, weight.stride()):
+    if not dense(weight):
         original = original.contiguous()
     careful = not bool(original.sum().isfinite())
     memory, found = pack(core, program, original), digest(core, original, threads)
-    return Packed(key, memory, found, careful, weakref.ref(weight.untyped_storage()))
+    return Packed(key, memory, found, careful, weight.untyped_storage())
 
 
 def pack(core: ctypes.CDLL, program: library.Program, weight: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transfuse import settings
 from transfuse.backends import legs
 from transfuse.backends.base import Backend, Executable, Verdict
-from transfuse.backends.triton import lower
+from transfuse.backends.triton import lower, versus_cudnn
 from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -24,7 +24,7 @@ from transfuse.errors import Declined
 from transfuse.plan import Pass, Plan, fused, machine
 from transfuse.problem import Problem
 from transfuse.route import NoRoute, Route, route
-from transfuse.stages.window import Window
+from transfuse.stages.actions import Pool
 from transfuse.sweeps import Sweep
 
 
@@ -93,9 +93,9 @@ def _overlapping(chain: Chain, problem: Problem) -> str:
     for stage, before, after in zip(
         chain.epilogue, shapes[chain.at + 1 :], shapes[chain.at + 2 :], strict=False
     ):
-        if isinstance(stage, Window):
-            windows = stage.windows(problem.rank)
-            values = prod(kernel for kernel, *_ in windows) * after.positions
+        pool = stage.action(before)
+        if isinstance(pool, Pool):
+            values = prod(kernel for kernel, *_ in pool.windows) * after.positions
             products = core.flops() * (values / before.positions - 1)
             stored = 2 * before.numel * ELEMENTS[problem.dtype].compute.itemsize
             if rates.seconds(problem.arithmetic, round(products), 0) > rates.seconds(
@@ -116,6 +116,9 @@ class _Kernels:
 
         run: legs.Run = sweeps.prepare(sweep, device)
         return run
+
+    def by_address(self, device: torch.device) -> bool:
+        return device.type == "cuda"  # Triton's interpreter reads the tensors
 
     def source(self, problem: Problem) -> torch.dtype:
         return ELEMENTS[problem.dtype].dtype  # what tensor cores multiply
@@ -154,6 +157,19 @@ class _Core:
             raise
         return y
 
+    def like(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
+    ) -> Executable:
+        """What runs again on tensors that lie so; this itself where some are copied first."""
+        tensors = (x, weight, *operands.values(), *(() if out is None else (out,)))
+        calls, copied = _calls(), any(each.is_neg() for each in tensors)
+        if copied or self.chain.updates or not self.problem.batch:
+            return self
+        if not calls.as_they_are(x, operands):
+            return self
+        again: Executable = calls.Again(self, self.plan, self.form)
+        return again
+
 
 _declined: dict[tuple[Chain, Problem], Verdict] = {}
 """Why calls cannot be served that only their compiled kernels told: rare, and kept for good."""
@@ -182,14 +198,7 @@ def _copying(plan: Plan) -> Plan:
 
 
 def _yields(chain: Chain, problem: Problem) -> str:
-    """Why cuDNN is to be preferred, where it is: measured on 115 layers of published models."""
-    if len(chain.stages) > 1 or problem.dtype not in ("fp16", "bf16"):
+    """Why cuDNN is to be preferred, where it is: on a convolution and nothing else."""
+    if len(chain.stages) > 1:
         return ""
-    if {*problem.kernel, *problem.stride} == {1}:
-        return "cuDNN multiplies in place, where this backend copies input and weights"
-    many = problem.out_channels // problem.groups >= (32 if problem.rank == 3 else 64)
-    # One position of one sample lies either way, and its weights most likely as cuDNN wants them.
-    lone = problem.batch * prod(problem.spatial) == 1
-    if many and (problem.layout == "channels_last" or lone):
-        return "cuDNN reads channels_last in place, where this backend copies input and weights"
-    return ""
+    return versus_cudnn.slower(problem, bias=chain.conv.bias is not None)

@@ -1,6 +1,7 @@
 """A launch plan while it is written: the launches so far, and the memory that they share."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from transfuse.backends.triton.strides import Five, Order, Three, inner, three, 
 from transfuse.backends.triton.told import all_told, told
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem, Shape
-from transfuse.stages.window import AvgPool, ExtremumPool, Window
+from transfuse.stages.actions import Pool
 
 ACC = {"fp32": tl.float32, "fp16": tl.float32, "bf16": tl.float32, "fp64": tl.float64}
 X, WEIGHT, OUT, OPERANDS = range(4)
@@ -91,6 +92,20 @@ class Draft:
         self.packed: dict[Copies, PackedCopies] = {}
         self.acc, self.written = ACC[core.dtype], written or ELEMENTS[core.dtype].dtype
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
+
+    def copy(self) -> "Draft":
+        """What was written so far, to go on from by way of trial."""
+        other = copy(self)
+        other.scratch, other.launches = self.scratch.copy(), self.launches.copy()
+        other.statistics, other.packed = self.statistics.copy(), self.packed.copy()
+        return other
+
+    def likeness(self) -> tuple[list[Tensor], int]:
+        """Tensors of no memory that lie as those of a call would; the GPU they are for."""
+        element = ELEMENTS[self.core.dtype].dtype
+        kinds = [element, element, self.written, *[element] * len(self.names)]
+        kinds += [dtype for _, _, dtype in self.scratch]
+        return [torch.empty(1, dtype=k, device="meta") for k in kinds], self.gpu.capability
 
     @property
     def item(self) -> int:
@@ -223,13 +238,9 @@ def apart(each: Segment, channels: int) -> tuple[Segment, Segment]:
     return alone, replace(each, convolves=False, source=shape, before=(), early=None)
 
 
-def kind_of(window: Window | None) -> str:
+def kind_of(window: Pool | None) -> str:
     """How the members of a window meet."""
-    if window is None:
-        return ""
-    if isinstance(window, ExtremumPool):
-        return "sign"
-    return "sum" if isinstance(window, AvgPool) else "max"
+    return "" if window is None else window.how
 
 
 def numbers(arguments: OpArguments) -> tuple[float, ...]:

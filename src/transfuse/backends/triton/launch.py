@@ -1,19 +1,16 @@
 """Kernel launches made ready once: what is left for a call is to fill in addresses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import triton
 from torch import Tensor
-from triton import knobs
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from transfuse.backends.triton.miscompiles import spills_over
+from transfuse.backends.triton.build import Build
 from transfuse.backends.triton.versions import FUSING, mend_interpreter
-from transfuse.errors import Declined
 
 UNREAD = 0
 """The number of a tensor that is always there, for a parameter that is not looked at."""
@@ -80,20 +77,23 @@ class Boxes:
             found = self.kept[base] = self._descriptor(Memory(base, self.dtype))
         return found
 
+    @property
+    def strides(self) -> list[int]:
+        return [prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
+
     def _descriptor(self, base: Any) -> Any:
         sizes, box = list(self.sizes), list(self.box)
-        strides = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
         if self.layout is None:
-            return TensorDescriptor(base, sizes, strides, box)
-        return StripDescriptor(base, sizes, strides, box, self.layout)
+            return TensorDescriptor(base, sizes, self.strides, box)
+        return StripDescriptor(base, sizes, self.strides, box, self.layout)
 
 
 @dataclass
 class Launch:
     """A kernel with its arguments; those that differ from call to call are filled in.
 
-    It is compiled and launched first with tensors. Later launches take addresses: Triton's own look
-    at its arguments would cost more than all else.
+    It is built from tensors. Later launches take addresses: Triton's own look at its arguments
+    would cost more than all else.
     """
 
     kernel: Any
@@ -102,7 +102,7 @@ class Launch:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.compiled: Any = None
+        self.built: Build | None = None
         self.run: Any = None
         self.open = [
             (at, each)
@@ -110,30 +110,26 @@ class Launch:
             if isinstance(each, At | All | Boxes)
         ]
 
-    def compile(self, tensors: Sequence[Tensor]) -> None:
-        """Compile, and run nothing; ``Declined`` where the code is known to be wrong."""
-        if knobs.runtime.interpret:
-            return
-        grid, options = (self.programs, 1, 1), FUSING | self.options
-        self.compiled = self.kernel.run(*self._filled(tensors), grid=grid, warmup=True, **options)
-        if spills_over(self.compiled.asm["ptx"]):
-            raise Declined(
-                f"Triton {triton.__version__} makes wrong code of {self.kernel.__name__}: two "
-                "shifts packed into one, where the lower may spill over"
-            )
+    def build(self, tensors: Sequence[Tensor], capability: int) -> Build:
+        """What is to be compiled for tensors such as these; it is what later launches are of."""
+        options = FUSING | self.options
+        self.built = Build.of(self.kernel, self._filled(tensors), options, capability)
+        return self.built
 
-    def first(self, tensors: Sequence[Tensor]) -> None:
-        grid, arguments = (self.programs, 1, 1), self._filled(tensors)
-        if knobs.runtime.interpret:
-            mend_interpreter()
-            self.kernel[grid](*arguments, **self.options)
-        else:
-            self.compiled[grid](*arguments)
+    def interpret(self, tensors: Sequence[Tensor]) -> None:
+        """Run in Triton's interpreter."""
+        mend_interpreter()
+        self.kernel[self.programs, 1, 1](*self._filled(tensors), **self.options)
 
-    def again(self, addresses: Sequence[int], stream: int) -> None:
+    def by_triton(self) -> Callable[[Sequence[int], int], None]:
+        """Triton's own launcher, which looks at each argument every time: for addresses, a stream.
+
+        ``Declined`` where Triton cannot compile the kernel, or where its code is wrong.
+        """
         if self.run is None:
-            self.run = self.compiled[(self.programs, 1, 1)]
-        self.run(*self._filled(addresses), stream=stream)
+            assert self.built is not None
+            self.run = self.built.compiled[self.programs, 1, 1]
+        return lambda addresses, stream: self.run(*self._filled(addresses), stream=stream)
 
     def _filled(self, memory: Sequence[Any]) -> list[Any]:
         arguments = self.arguments.copy()

@@ -11,11 +11,15 @@ from transfuse.maths.expr import Constant, Expr, Name, folded
 from transfuse.plan import Plan
 from transfuse.problem import Problem, Shape
 from transfuse.stages import Kind, Stage, add, clamp, scale, sigmoid, tanh
-from transfuse.stages.norm import BatchApply, BatchStatistics, Norm
-from transfuse.stages.pointwise import Map
-from transfuse.stages.reduce import Reduce, Softmax
+from transfuse.stages.actions import (
+    Action,
+    Elementwise,
+    Normalize,
+    OverChannels,
+    OverSpace,
+    Pool,
+)
 from transfuse.stages.running import Running
-from transfuse.stages.window import AvgPool, ExtremumPool, MaxPool, Window
 
 MOST_CHANNELS = 256
 """Channels a tile of the convolution can hold where a stage must see them all."""
@@ -86,7 +90,7 @@ class Segment:
     source: Shape
     result: Shape
     before: tuple[TileOp, ...]
-    window: Window | None
+    window: Pool | None
     after: tuple[TileOp, ...]
     early: int | None
     late: int | None
@@ -118,7 +122,7 @@ class Lowered:
     """What a backend launches: prologue, segments in order, and the statistics between them."""
 
     prologue: tuple[TileOp, ...]
-    pool: Window | None
+    pool: Pool | None
     after_pool: tuple[TileOp, ...]
     factor: float
     segments: tuple[Segment, ...]
@@ -145,27 +149,28 @@ class _Walk:
 
     def lowered(self) -> Lowered:
         chain, problem = self.plan.chain, self.plan.problem
-        before, pool, after = self._prologue(chain)
+        before, pool, after = self._prologue(chain, problem)
         factor = chain.conv.weight_scale
-        if isinstance(pool, AvgPool):
-            factor /= pool.divisor(chain.conv.rank) or 1
+        if pool is not None:
+            factor /= pool.divisor
         self._epilogue(chain, problem)
         for each in self.segments:
-            _check(each, chain.conv.rank)
+            _check(each)
         return Lowered(before, pool, after, factor, tuple(self.segments), tuple(self.statistics))
 
     def _prologue(
-        self, chain: Chain
-    ) -> tuple[tuple[TileOp, ...], Window | None, tuple[TileOp, ...]]:
+        self, chain: Chain, problem: Problem
+    ) -> tuple[tuple[TileOp, ...], Pool | None, tuple[TileOp, ...]]:
         sides: tuple[list[TileOp], list[TileOp]] = ([], [])
-        pool: Window | None = None
+        pool: Pool | None = None
         rank = chain.conv.rank
-        for stage in chain.prologue:
-            steps = _steps(stage, rank) if stage.sees(rank) is Kind.POINTWISE else None
-            if isinstance(stage, AvgPool | MaxPool) and stage.simple(rank) and pool is None:
-                pool = stage
+        for stage, shape in zip(chain.prologue, chain.shapes(problem), strict=False):
+            action = stage.action(shape)
+            steps = _steps(stage, action) if stage.sees(rank) is Kind.POINTWISE else None
+            if isinstance(action, Pool) and action.sign is None and pool is None:
+                pool = action
             elif steps is not None:
-                if isinstance(stage, Map) and not stage.per_channel:
+                if not all(step.per_channel for step in steps):
                     raise Refused(
                         f"before the convolution it reads one value per channel, and {stage} more"
                     )
@@ -177,24 +182,24 @@ class _Walk:
     def _epilogue(self, chain: Chain, problem: Problem) -> None:
         shapes = chain.shapes(problem)
         self.source, self.convolves, rank = shapes[chain.at + 1], True, chain.conv.rank
-        self.steps: list[TileOp | Window | int] = list(self._bias(chain))
+        self.steps: list[TileOp | Pool | int] = list(self._bias(chain))
         for i, stage in enumerate(chain.epilogue, chain.at + 1):
-            shape, whole = shapes[i], stage.sees(rank) is Kind.WHOLE
-            steps = _steps(stage, rank)
-            if isinstance(stage, BatchStatistics):
-                self.statistics.append(_statistic(stage, shape))
+            shape, sees = shapes[i], stage.sees(rank)
+            whole, action = sees is Kind.WHOLE, stage.action(shape)
+            steps = () if sees is Kind.FORM else _steps(stage, action)
+            if isinstance(action, Normalize) and not action.applies:
+                self.statistics.append(_statistic(action, shape))
                 self.steps.append(len(self.statistics) - 1)
-            elif whole and (i not in self.plan.resident or _of_batch(stage)):
-                self._cut(stage, shape, again=i in self.plan.recomputed)
+            elif whole and (i not in self.plan.resident or _of_batch(action)):
+                self._cut(action, shape, again=i in self.plan.recomputed)
             elif whole:
-                self.steps.extend(_resident(stage, shape))
-            elif isinstance(stage, _POOLS) and stage.simple(rank):
-                self.steps.append(stage)
-                divisor = stage.divisor(rank) if isinstance(stage, AvgPool) else 1
-                if divisor not in (None, 1):
-                    self.steps.append(TileOp("scale_number", numbers=(1 / divisor,)))
+                self.steps.extend(_resident(action, shape))
+            elif isinstance(action, Pool):
+                self.steps.append(action)
+                if action.divisor != 1:
+                    self.steps.append(TileOp("scale_number", numbers=(1 / action.divisor,)))
             elif steps is not None:
-                if stage.sees(rank) is Kind.CHANNEL and not self._sees(shape):
+                if sees is Kind.CHANNEL and not self._sees(shape):
                     self._segment(shape, late=None, stores=True)
                     self.source, self.convolves, self.steps = shape, False, []
                 self.steps.extend(steps)
@@ -217,22 +222,23 @@ class _Walk:
             return (TileOp("poison", (dropped,)),)
         return ()
 
-    def _cut(self, stage: Stage, shape: Shape, again: bool) -> None:
+    def _cut(self, action: Action | None, shape: Shape, again: bool) -> None:
         late = None
-        if stage.gathers:
-            self.statistics.append(_statistic(stage, shape))
+        if isinstance(action, Normalize) and not action.gathers:
+            # Gathered before the pool that stands between.
+            self.statistics[-1] = replace(self.statistics[-1], eps=action.eps)
+        else:
+            self.statistics.append(_statistic(action, shape))
             late = len(self.statistics) - 1
-        elif isinstance(stage, BatchApply):  # gathered before the pool that stands between
-            self.statistics[-1] = replace(self.statistics[-1], eps=stage.eps)
         self._segment(shape, late, stores=not again)
         if again:
             self.steps = [step for step in self.steps if not isinstance(step, int)]
         else:
             self.source, self.convolves, self.steps = shape, False, []
-        self.steps.extend(_apply(stage, shape, len(self.statistics) - 1))
+        self.steps.extend(_apply(action, shape, len(self.statistics) - 1))
 
     def _segment(self, result: Shape, late: int | None, stores: bool) -> None:
-        windows = [at for at, step in enumerate(self.steps) if isinstance(step, Window)]
+        windows = [at for at, step in enumerate(self.steps) if isinstance(step, Pool)]
         if windows and not self.convolves:
             found = self.steps[windows[-1]]
             raise Refused(f"it pools in the convolution's own pass, and {found} comes after a cut")
@@ -246,7 +252,7 @@ class _Walk:
             raise Refused("before a window it reads one value per channel, and a map has more")
         early = [s for s in self.steps if isinstance(s, int)]
         window = self.steps[at] if windows else None
-        assert window is None or isinstance(window, Window)
+        assert window is None or isinstance(window, Pool)
         self.segments.append(
             Segment(
                 self.convolves,
@@ -294,14 +300,10 @@ def _scaled(steps: list[TileOp], factor: float) -> list[TileOp]:
     return [*steps, TileOp("scale_number", numbers=(factor,))]
 
 
-def _check(each: Segment, rank: int) -> None:
+def _check(each: Segment) -> None:
     """Refuse what no tile can hold."""
-    if each.window is not None and each.early is not None:
-        for kernel, stride, padding in each.window.windows(rank):
-            if stride != kernel or padding:
-                raise Refused(
-                    f"windows of {each.window} overlap where a statistic is gathered before them"
-                )
+    if each.window is not None and each.early is not None and not each.window.tiles:
+        raise Refused(f"windows of {each.window} overlap where a statistic is gathered before them")
     if any(step.op == "sum" for step in each.before):
         raise Refused("it sums over channels after a window, not before one")
     if each.channel_stage and power(each.source.c) * 4 > MOST_ELEMENTS:
@@ -354,17 +356,17 @@ _OWN: dict[Expr, Callable[..., tuple[TileOp, ...]]] = {
 """Expressions with ops of their own, which others fold into."""
 
 
-def _map(stage: Map) -> tuple[TileOp, ...]:
-    make = _OWN.get(stage.function.pattern)
-    if make is not None and stage.per_channel and (not stage.tensors or len(stage.arguments) == 1):
-        return make(*stage.arguments)
-    numbers = list(stage.constants.values())
+def _map(stage: Stage, each: Elementwise) -> tuple[TileOp, ...]:
+    make = _OWN.get(each.pattern)
+    if make is not None and each.alone:
+        return make(*each.arguments)
+    numbers = list(each.constants.values())
     try:
-        whole = parts(stage.function.expr, list(stage.tensors), numbers, list(stage.constants))
+        whole = parts(each.expr, list(each.tensors), numbers, list(each.constants))
     except Refused as reason:
         raise Refused(f"{stage} {reason}") from None
-    named, shapes = tuple(stage.tensors.values()), dict(stage.shapes)
-    spread = tuple(name in shapes for name in named)
+    named = tuple(each.tensors.values())
+    spread = tuple(name in each.shapes for name in named)
     return (TileOp("map", named, tuple(numbers), expr=whole, spread=spread),)
 
 
@@ -389,74 +391,58 @@ def parts(
     return whole
 
 
-_POOLS = MaxPool, AvgPool, ExtremumPool
-
-
-def _steps(stage: Stage, rank: int) -> tuple[TileOp, ...] | None:
+def _steps(stage: Stage, action: Action | None) -> tuple[TileOp, ...] | None:
     """The steps of a tile for a stage that sees no more than it; None where there are none."""
-    sees = stage.sees(rank)
-    if isinstance(stage, Map):
-        return _map(stage)
-    if sees is Kind.FORM:
-        return ()
-    if isinstance(stage, Norm) and sees is Kind.POINTWISE:
-        return _running_norm(stage)
-    if isinstance(stage, Softmax) and sees is Kind.CHANNEL:
-        return (TileOp("softmax"),)
-    if isinstance(stage, Reduce) and stage.name == "sum" and sees is Kind.CHANNEL:
-        return (TileOp("sum"),)
+    match action:
+        case Elementwise() as each:
+            return _map(stage, each)
+        case OverChannels(how):
+            return (TileOp(how),)
+        case Normalize(given=(mean, var)) as norm:
+            return (TileOp("running_apply", (mean, var), numbers=(norm.eps,)), *_affine(norm))
     return None
 
 
-def _affine(stage: Any) -> tuple[TileOp, ...]:
-    weight = (TileOp("scale", (stage.weight,)),) if stage.weight is not None else ()
-    return weight + ((TileOp("add", (stage.bias,)),) if stage.bias is not None else ())
+def _affine(norm: Normalize) -> tuple[TileOp, ...]:
+    weight = (TileOp("scale", (norm.weight,)),) if norm.weight is not None else ()
+    return weight + ((TileOp("add", (norm.bias,)),) if norm.bias is not None else ())
 
 
-def _running_norm(stage: Norm) -> tuple[TileOp, ...]:
-    mean, var = stage.running_mean, stage.running_var
-    assert isinstance(mean, str)
-    assert isinstance(var, str)
-    return (TileOp("running_apply", (mean, var), numbers=_eps(stage)), *_affine(stage))
+def _statistic(action: Action | None, shape: Shape) -> Statistic:
+    match action:
+        case OverSpace(bounded):
+            return Statistic("exponentials" if bounded else "peaks", shape.c)
+        case Normalize(over_batch=True, eps=eps, running=running):
+            return Statistic("moments", shape.c, over_batch=True, eps=eps, running=running)
+        case Normalize(eps=eps, groups=groups):
+            return Statistic("moments", shape.c, shape.c // groups, eps=eps)
+    raise AssertionError(f"{action} has no statistic")
 
 
-def _eps(stage: Norm) -> tuple[float]:
-    assert stage.eps is not None, f"{stage} is no engine's"
-    return (stage.eps,)
-
-
-def _statistic(stage: Stage, shape: Shape) -> Statistic:
-    if isinstance(stage, Softmax):
-        return Statistic("exponentials" if stage.bounded else "peaks", shape.c)
-    if isinstance(stage, BatchStatistics):
-        return Statistic("moments", shape.c, over_batch=True, running=stage.running)
-    assert isinstance(stage, Norm)
-    (eps,), size = _eps(stage), shape.c // stage.groups(shape)
-    if _of_batch(stage):
-        return Statistic("moments", shape.c, over_batch=True, eps=eps, running=stage.running)
-    return Statistic("moments", shape.c, size, eps=eps)
-
-
-def _apply(stage: Stage, shape: Shape, at: int) -> tuple[TileOp, ...]:
+def _apply(action: Action | None, shape: Shape, at: int) -> tuple[TileOp, ...]:
     halves = ((at, 0), (at, 1))
-    if isinstance(stage, Softmax):
-        op = "bounded_apply" if stage.bounded else "space_apply"
-        return (TileOp(op, halves, count=shape.c),)
-    if isinstance(stage, Norm) and not _of_batch(stage):
-        groups = stage.groups(shape)
-        step = TileOp("group_apply", halves, size=shape.c // groups, count=groups)
-        return (step, *_affine(stage))
-    return (TileOp("batch_apply", halves), *_affine(stage))
+    match action:
+        case OverSpace(bounded):
+            op = "bounded_apply" if bounded else "space_apply"
+            return (TileOp(op, halves, count=shape.c),)
+        case Normalize(over_batch=True) as norm:
+            return (TileOp("batch_apply", halves), *_affine(norm))
+        case Normalize(groups=groups) as norm:
+            step = TileOp("group_apply", halves, size=shape.c // groups, count=groups)
+            return (step, *_affine(norm))
+    raise AssertionError(f"{action} applies no statistic")
 
 
-def _of_batch(stage: Stage) -> bool:
+def _of_batch(action: Action | None) -> bool:
     """Whether a statistic covers all samples, which no program of a later segment holds."""
-    return isinstance(stage, Norm) and stage.over == "batch"
+    return isinstance(action, Normalize) and action.over_batch
 
 
-def _resident(stage: Stage, shape: Shape) -> tuple[TileOp, ...]:
-    if isinstance(stage, Softmax):
-        return (TileOp("space_softmax"),)
-    assert isinstance(stage, Norm)
-    size = shape.c // stage.groups(shape)
-    return (TileOp("group_norm", numbers=_eps(stage), size=size), *_affine(stage))
+def _resident(action: Action | None, shape: Shape) -> tuple[TileOp, ...]:
+    match action:
+        case OverSpace():
+            return (TileOp("space_softmax"),)
+        case Normalize(eps=eps, groups=groups) as norm:
+            size = shape.c // groups
+            return (TileOp("group_norm", numbers=(eps,), size=size), *_affine(norm))
+    raise AssertionError(f"no tile holds what {action} sees")

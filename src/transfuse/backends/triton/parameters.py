@@ -4,14 +4,14 @@ Triton's own way to launch looks at each argument in Python and encodes each des
 several times what a small problem takes to compute. A buffer holds every parameter of every launch,
 and what is left for a call is to write a few addresses into it.
 
-Which parameters a kernel has, and how large they are, is read from its PTX. Where anything is not
-as expected (another Triton, a kernel that needs more than a grid), there are no buffers, and Triton
-launches as it always does.
+Which parameters a kernel has, and how large they are, the driver says. Where anything is not as
+expected (an old driver, a kernel that needs more than a grid), there are no buffers, and Triton
+launches as it always does: a line in the log says why.
 """
 
 import ctypes
-import re
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -20,56 +20,37 @@ from typing import Any
 from torch import Tensor
 from triton import knobs
 
-from transfuse.backends.triton import driver
+from transfuse.backends.triton import driver, machine_code
+from transfuse.backends.triton.build import Build, Strange
+from transfuse.backends.triton.driver import MAP
 from transfuse.backends.triton.launch import UNREAD, All, At, Boxes, Launch
-from transfuse.backends.triton.versions import parameters
+from transfuse.backends.triton.machine_code import Loaded
+from transfuse.log import once
 
 PLACES = 32
 """Buffers are kept for so many places of scratch memory and streams; one more, and all go."""
 
-WORD, MAP = 8, 128
-"""Bytes of an address; of a ``CUtensorMap``, and what that is aligned to."""
+WORD = 8
+"""Bytes of an address."""
 CONFIG = ctypes.sizeof(driver.LaunchConfig)
-
-ENTRY = re.compile(r"\.entry\s+\w+\s*\(([^)]*)\)\s*\.reqntid\s+(\d+)")
-PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[bfsu](\d+)\s[^\[]*(?:\[(\d+)\])?")
-
-
-class Strange(Exception):
-    """A kernel whose parameters are not as expected."""
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A descriptor among the parameters of a launch, and what Triton knows of it."""
+    """A descriptor among the parameters of a launch, and how it is encoded."""
 
     boxes: Boxes
-    meta: Any
+    known: Mapping[str, Any]
 
     def encoded(self, memory: Sequence[int]) -> bytes:
-        """The map for scratch memory at these addresses: from an object of Triton's own."""
-        found = parameters(self.boxes.of(memory), self.meta)[0]
-        if type(found).__basicsize__ != 2 * MAP or id(found) % MAP:
-            raise Strange("a descriptor that is no tensor map")
-        # The object is Python's header, padded to the alignment of the map, and then the map.
-        return ctypes.string_at(id(found) + MAP, MAP)
+        """The map for scratch memory at these addresses."""
+        boxes = self.boxes
+        return driver.encoded(memory[boxes.number], boxes.sizes, boxes.strides, **self.known)
 
 
-def sizes(ptx: str) -> tuple[list[int], int]:
-    """The bytes of each parameter of a kernel, and the threads of a block."""
-    found = ENTRY.findall(ptx)
-    if len(found) != 1:
-        raise Strange("not one entry")
-    matches = [PARAMETER.search(line) for line in found[0][0].split(",")]
-    if None in matches:
-        raise Strange("a parameter of no known size")
-    return [int(m[1]) // 8 * int(m[2] or 1) for m in matches if m], int(found[0][1])
-
-
-def values(launch: Launch, memory: Sequence[int]) -> Iterator[Any]:
+def values(build: Build, loaded: Loaded, arguments: Sequence[Any]) -> Iterator[Any]:
     """What a launch passes, in order: tuples are flat, and what Triton compiled in is left out."""
-    signature = launch.compiled.src.signature.values()
-    metas = iter(launch.compiled.metadata.tensordesc_meta or ())
+    descriptors = iter(loaded.descriptors)
 
     def flat(kind: Any, value: Any) -> Iterator[Any]:
         if isinstance(value, All):
@@ -78,30 +59,26 @@ def values(launch: Launch, memory: Sequence[int]) -> Iterator[Any]:
             for each in zip(kind, value, strict=True):
                 yield from flat(*each)
         elif isinstance(value, Boxes):
-            meta = next(metas, None)  # without: the GPU knows no maps, and is told an address
-            yield At(value.number) if meta is None else TensorMap(value, meta)
-            yield from parameters(value.of(memory), meta)[1:]
+            yield from described(value, next(descriptors))
         elif kind != "constexpr":
             yield value
 
-    for kind, value in zip(signature, launch.arguments, strict=True):
+    for kind, value in zip(build.specialised.signature, arguments, strict=True):
         yield from flat(kind, value)
 
 
-def plain(launch: Launch, threads: int) -> None:
-    """Raise where a kernel needs more than a grid, a block and shared memory."""
-    known = launch.compiled.metadata
-    extras = (
-        known.num_ctas != 1,
-        known.launch_cooperative_grid,
-        known.launch_pdl,
-        known.global_scratch_size,
-        known.profile_scratch_size,
-        launch.programs < 1,
-        threads != 32 * known.num_warps,
-    )
-    if any(extras):
-        raise Strange(f"{known.name} needs more than a grid")
+def described(boxes: Boxes, known: Mapping[str, Any]) -> Iterator[Any]:
+    """What is passed for a descriptor: a map, sizes and strides, or what an entry names instead."""
+    sizes, strides = boxes.sizes, boxes.strides
+    if "map" in known:
+        yield TensorMap(boxes, known["map"])
+        yield from (*sizes, *strides)
+        return
+    named: dict[str, Any] = {"address": At(boxes.number)}
+    for axis in range(len(sizes)):
+        named |= {f"size{axis}": sizes[axis], f"stride{axis}": strides[axis]}
+    for word in known["words"]:
+        yield named[word] if isinstance(word, str) else word
 
 
 def number(value: Any, size: int) -> bytes:
@@ -123,21 +100,28 @@ class Layout:
     maps, each launch's pointers to its parameters, and what it tells the driver beside them.
     """
 
-    def __init__(self, launches: Sequence[Launch], given: int, memory: Sequence[int]) -> None:
-        self.given, self.null = given, WORD * len(memory)
+    def __init__(
+        self, launches: Sequence[Launch], loaded: Sequence[Loaded], given: int, count: int
+    ) -> None:
+        """For so many tensors, the first of them ``given``."""
+        self.given, self.null = given, WORD * count
         self.content = bytearray(self.null + WORD)
         self.maps: list[tuple[int, TensorMap]] = []
-        self.launches = [(each, *self._lay(each, memory)) for each in launches]
+        self.launches = [
+            (launch.programs, each, *self._lay(launch, each))
+            for launch, each in zip(launches, loaded, strict=True)
+        ]
 
-    def _lay(self, launch: Launch, memory: Sequence[int]) -> tuple[list[int], int, int]:
+    def _lay(self, launch: Launch, loaded: Loaded) -> tuple[list[int], int, int]:
         """The places of a launch's parameters, of the pointers to them, of its configuration."""
-        room, threads = sizes(launch.compiled.asm["ptx"])
-        plain(launch, threads)
+        if launch.programs < 1 or launch.built is None:
+            raise Strange(f"{loaded.name} runs in {launch.programs} programs")
         # Triton gives every kernel two more addresses after its arguments, of scratch memory. None
         # of these kernels asks for any, so both are null.
-        passed = [*values(launch, memory), None, None]
+        passed = [*values(launch.built, loaded, launch.arguments), None, None]
+        room = loaded.parameters
         if len(passed) != len(room):
-            raise Strange(f"{len(passed)} parameters are not {room}")
+            raise Strange(f"{loaded.name} has {len(room)} parameters, not {len(passed)}")
         starts = [self._start(each, size) for each, size in zip(passed, room, strict=True)]
         return starts, self._place(bytes(WORD * len(starts))), self._place(bytes(CONFIG))
 
@@ -173,18 +157,17 @@ class ParameterBuffer:
         scratch = memory[layout.given :]
         words = Struct(f"{len(scratch)}Q")
         words.pack_into(self.view, WORD * layout.given, *scratch)
-        for at, each in layout.maps:
-            self.view[at : at + MAP] = each.encoded(memory)
+        for at, described in layout.maps:
+            self.view[at : at + MAP] = described.encoded(memory)
         self.calls: list[Callable[[], int]] = []
-        for launch, starts, pointers, config in layout.launches:
+        for programs, each, starts, pointers, config in layout.launches:
             words = Struct(f"{len(starts)}Q")
             words.pack_into(self.view, pointers, *(start + each for each in starts))
-            known = launch.compiled.metadata
             told = driver.LaunchConfig.from_buffer(buffer, first + config)
-            told.grid[:] = launch.programs, 1, 1
-            told.block[:] = 32 * known.num_warps, 1, 1
-            told.shared, told.stream = known.shared, stream
-            given = start + config, launch.compiled.function, start + pointers, None
+            told.grid[:] = programs, 1, 1
+            told.block[:] = each.threads, 1, 1
+            told.shared, told.stream = each.shared, stream
+            given = start + config, each.function, start + pointers, None
             self.calls.append(partial(driver.launcher(), *given))
 
 
@@ -195,25 +178,32 @@ class ParameterBuffers:
     """
 
     def __init__(
-        self, launches: Sequence[Launch], given: Sequence[int], scratch: Sequence[int], base: int
+        self, launches: Sequence[Launch], device: int, given: int, scratch: Sequence[int]
     ) -> None:
-        """Launches on tensors at ``given``, and scratch memory so far from ``base``."""
-        self.launches, self.scratch = launches, scratch
-        self.pack = Struct(f"{len(given)}Q").pack_into
-        self.layout = Layout(launches, len(given), self._memory(given, base))
+        """Launches on so many tensors given, and scratch memory so far from where a call has it.
+
+        Raises ``Strange`` where the driver cannot make them by its own calls.
+        """
+        if driver.lacking():
+            raise Strange(driver.lacking())
+        self.launches, self.device, self.scratch = launches, device, scratch
+        builds = [each.built for each in launches if each.built is not None]
+        loaded = machine_code.loaded(builds, device)
+        self.pack = Struct(f"{given}Q").pack_into
+        self.layout = Layout(launches, loaded, given, given + len(scratch))
         self.free: dict[tuple[int, int], list[ParameterBuffer]] = {}
 
     @classmethod
-    def of(cls, *given: Any) -> "ParameterBuffers | None":
-        """None where a launch is not as expected: Triton makes it then."""
-        if driver.launcher() is None:
-            return None
+    def of(
+        cls, launches: Sequence[Launch], device: int, given: int, scratch: Sequence[int]
+    ) -> "ParameterBuffers | None":
+        """None where a launch is not as expected: Triton makes it then, and the log says why."""
         try:
-            buffers = cls(*given)
-            buffers._buffer(given[1], given[3], 0)
-        except (Strange, ArithmeticError, AttributeError, ImportError, TypeError, ValueError):
+            return cls(launches, device, given, scratch)
+        except (Strange, OverflowError) as why:
+            line = "kernels are launched by Triton's own launcher, which takes longer: %s"
+            once(logging.WARNING, ("launcher", str(why)), line, str(why))
             return None
-        return buffers
 
     def __call__(self, given: Sequence[int], base: int, stream: int) -> None:
         """Make all launches of a call on a stream."""
@@ -225,7 +215,7 @@ class ParameterBuffers:
         for call in buffer.calls:
             code = call()
             if code:
-                self._again(code, buffer.calls.index(call), given, base, stream)
+                self._again(code, call, self.launches[buffer.calls.index(call)].kernel.__name__)
         buffer.home.append(buffer)
 
     def _buffer(self, given: Sequence[int], base: int, stream: int) -> ParameterBuffer:
@@ -234,12 +224,13 @@ class ParameterBuffers:
         home = self.free.setdefault((base, stream), [])
         return ParameterBuffer(self.layout, self._memory(given, base), stream, home)
 
-    def _again(self, code: int, at: int, given: Sequence[int], base: int, stream: int) -> None:
+    def _again(self, code: int, call: Callable[[], int], name: str) -> None:
         """A launch that failed: once more where it is the thread's first, and finds no context."""
-        launch = self.launches[at]
-        if code != driver.INVALID_CONTEXT:
-            raise driver.error(code, f"launching {launch.kernel.__name__}")
-        launch.again(self._memory(given, base), stream)  # Triton makes one current
+        if code == driver.INVALID_CONTEXT:
+            driver.make_current(self.device)
+            code = call()
+        if code:
+            raise driver.error(code, f"launching {name}")
 
     def _memory(self, given: Sequence[int], base: int) -> list[int]:
         return [*given, *(base + each for each in self.scratch)]

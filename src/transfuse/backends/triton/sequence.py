@@ -4,7 +4,11 @@ from collections.abc import Sequence as Some
 
 import torch
 from torch import Tensor
+from triton import knobs
 
+from transfuse.backends.triton import machine_code
+from transfuse.backends.triton.build import Build
+from transfuse.backends.triton.gpu import aimed, capability
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.parameters import ParameterBuffers, watched
 
@@ -29,8 +33,7 @@ class Sequence:
     def __call__(self, tensors: Some[Tensor]) -> None:
         """Run on tensors of these numbers."""
         scratch = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
-        if not self.ready:
-            self._first(tensors, scratch)
+        if not self.ready and not self._made_ready(tensors, scratch):
             return
         given, base = [tensor.data_ptr() for tensor in tensors], scratch.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
@@ -38,20 +41,45 @@ class Sequence:
             self.buffers(given, base, stream)
             return
         memory = [*given, *(base + at for at, _, _ in self.scratch)]
-        for launch in self.launches:
-            launch.again(memory, stream)
+        for launch in [each.by_triton() for each in self.launches]:  # all compiled before any runs
+            launch(memory, stream)
 
-    def _first(self, tensors: Some[Tensor], scratch: Tensor) -> None:
-        """The first call compiles, from tensors; later ones need no more than addresses."""
+    def build(self, memory: Some[Tensor], capability: int) -> list[Build]:
+        """What its launches are compiled from, for tensors such as these and scratch memory."""
+        return [launch.build(memory, capability) for launch in self.launches]
+
+    def foresee(self, kinds: Some[torch.dtype]) -> None:
+        """Begin to compile for a call on tensors of these types, which are aligned as torch's are.
+
+        Sequences that a call runs in turn are compiled side by side.
+        """
+        if self.device.type == "cuda":
+            kinds = [*kinds, *(dtype for _, _, dtype in self.scratch)]
+            memory = [torch.empty(1, dtype=kind, device="meta") for kind in kinds]
+            machine_code.foresee(self.build(memory, capability(self.device)), self.device.index)
+
+    def _made_ready(self, tensors: Some[Tensor], scratch: Tensor) -> bool:
+        """The first call builds, from tensors; later ones need no more than addresses.
+
+        Whether there is anything left to do: not for an interpreter, nor where there is no GPU.
+        """
         memory = list(tensors)
         for at, size, dtype in self.scratch:
             memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
+        if knobs.runtime.interpret:
+            for launch in self.launches:
+                launch.interpret(memory)
+            return False
         # All are compiled before the first one runs: where one is miscompiled, nothing is written.
-        for launch in self.launches:
-            launch.compile(memory)
-        for launch in self.launches:
-            launch.first(memory)
-        if self.device.type == "cuda":
-            given, offsets = [t.data_ptr() for t in tensors], [at for at, _, _ in self.scratch]
-            self.buffers = ParameterBuffers.of(self.launches, given, offsets, scratch.data_ptr())
-            self.ready = True
+        aim = aimed()
+        builds = self.build(memory, aim.gpu.capability if aim else capability(self.device))
+        if aim:
+            aim.builds.extend(builds)
+            return False
+        if self.device.type != "cuda":
+            machine_code.entries(builds)
+            return False
+        offsets = [at for at, _, _ in self.scratch]
+        self.buffers = ParameterBuffers.of(self.launches, self.device.index, len(tensors), offsets)
+        self.ready = True
+        return True

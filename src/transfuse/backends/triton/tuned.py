@@ -22,9 +22,10 @@ import torch
 from transfuse import settings
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.gpu import capability as capability
 from transfuse.backends.triton.lower import Lowered, Segment, Statistic, power
 from transfuse.problem import Problem
-from transfuse.stages.window import Window
+from transfuse.stages.actions import Pool
 
 SCHEMA = 1
 PORTABLE = "portable"
@@ -76,16 +77,16 @@ class TunedFileError(ValueError):
 
 def key(lowered: Lowered, core: Problem, each: Segment, gpu: str, engine: str = PORTABLE) -> Key:
     """The key of a segment that convolves."""
-    return Key(gpu, engine, chain(lowered, each, core.rank), bucket(core), core.arithmetic)
+    return Key(gpu, engine, chain(lowered, each), bucket(core), core.arithmetic)
 
 
-def chain(lowered: Lowered, each: Segment, rank: int) -> str:
+def chain(lowered: Lowered, each: Segment) -> str:
     """The steps of a segment, without names and numbers that change from call to call."""
     words = ["conv", *(step.op for step in each.before)]
     if each.early is not None:
         words.append(_gather(lowered.statistics[each.early]))
     if each.window is not None:
-        words.append(_window(each.window, rank))
+        words.append(_window(each.window))
     words += [step.op for step in each.after]
     if each.late is not None:
         words.append(_gather(lowered.statistics[each.late]))
@@ -96,8 +97,8 @@ def _gather(statistic: Statistic) -> str:
     return f"gather {statistic.kind} of {'the batch' if statistic.over_batch else 'a sample'}"
 
 
-def _window(window: Window, rank: int) -> str:
-    sizes = zip(*window.windows(rank), strict=True)
+def _window(window: Pool) -> str:
+    sizes = zip(*window.windows, strict=True)
     kernel, stride, padding = ("x".join(map(str, each)) for each in sizes)
     return f"{window.name} k{kernel} s{stride} p{padding}"
 
@@ -185,15 +186,6 @@ def _shown(path: Path) -> str:
 def gpu(device: torch.device) -> str:
     """The name of a GPU; Triton's interpreter has one of its own."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter"
-
-
-@lru_cache(maxsize=64)
-def capability(device: torch.device) -> int:
-    """Compute capability, as 90 for 9.0; that of the H100 where there is no GPU."""
-    if device.type != "cuda":
-        return 90
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
 
 
 Entries = Mapping[Key, Entry]

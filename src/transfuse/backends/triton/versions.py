@@ -1,12 +1,19 @@
 """What the versions of Triton do not agree on: all else is written in what they have in common."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import triton
 from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import ASTSource, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language import shared_memory_descriptor
 from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.runtime.jit import create_function_from_signature
 
 FUSING = {"enable_fp_fusion": knobs.language.default_fp_fusion}
 """Whether products are added in one rounding: 3.9 warns where it is not told, and has to guess."""
@@ -15,6 +22,16 @@ ANY_ROW = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8)
 """Whether Gluon views shared memory from any row on, as ``strip_kernel.py`` does. From 3.8 on a
 view is no larger than what it is a view of: that kernel does not compile, and 3.8 ends the process.
 """
+
+
+def uncompilable(kernel: Any) -> str:
+    """Why this version does not compile a kernel; empty where it does."""
+    if ANY_ROW or kernel.__name__ != "convolve_strip":
+        return ""
+    return (
+        f"Triton {triton.__version__} has no view of shared memory from any row on, and does not "
+        f"compile {kernel.__name__}"
+    )
 
 
 def _named(holder: Any, *names: str) -> Any:
@@ -27,13 +44,79 @@ reinterpret = _named(shared_memory_descriptor, "reinterpret", "_reinterpret")
 async_load = _named(tma, "async_load", "async_copy_global_to_shared")
 
 
-def parameters(descriptor: Any, meta: Any) -> list[Any]:
-    """A descriptor as the parameters that Triton's launcher makes of it."""
+@dataclass(frozen=True)
+class Specialised:
+    """A kernel with its arguments as Triton sees them: ``source`` and ``options`` compile it.
+
+    ``signature``: the type of each argument, ``constexpr`` where it is compiled in, a tuple for a
+    tuple. ``given``: the same with what is known of each, values and alignments.
+    """
+
+    source: Any
+    options: Any
+    signature: tuple[Any, ...]
+    given: tuple[Any, ...]
+
+
+_binders: dict[tuple[int, int], Any] = {}
+"""By the id of a kernel, which is never gone, and capability: the hash of a kernel takes Triton
+longer than all else, since it goes through the sources of all that the kernel calls."""
+
+
+def _binder(kernel: Any, capability: int) -> Any:
+    found = _binders.get((id(kernel), capability))
+    if found is None:
+        backend = make_backend(target(capability))
+        bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+        found = _binders[id(kernel), capability] = backend, bind
+    return found
+
+
+def target(capability: int) -> GPUTarget:
+    return GPUTarget("cuda", capability, 32)
+
+
+def specialised(
+    kernel: Any, arguments: Sequence[Any], options: Mapping[str, Any], capability: int
+) -> Specialised:
+    """What Triton's own way to call a kernel makes of arguments, for a GPU that need not be there.
+
+    That way asks Triton's driver which GPU is there, and to make that driver takes a C compiler.
+    """
+    backend, bind = _binder(kernel, capability)
+    given = {"debug": bool(kernel.debug or knobs.runtime.debug)} | dict(options)
+    bound, found, rest = bind(*arguments, **given)
+    parsed, signature, constants, attributes = kernel._pack_args(backend, given, bound, found, rest)
+    kind = GluonASTSource if kernel.is_gluon() else ASTSource
+    source = kind(kernel, signature, constants, attributes)
+    return Specialised(source, parsed, tuple(signature.values()), tuple(found))
+
+
+def map_type(meta: Any) -> int:
+    """The type of a tensor map's elements as the driver counts them; compilers count otherwise."""
+    from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
+
+    return int(TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]])
+
+
+def words(rank: int) -> list[Any]:
+    """What is passed in place of a descriptor where the GPU knows no tensor maps.
+
+    ``address``, ``size0``, ``stride0`` and so on, or a number that is always the same.
+    """
     from triton.backends.nvidia.driver import make_tensordesc_arg
 
+    descriptor = SimpleNamespace(
+        base="address",
+        shape=[f"size{axis}" for axis in range(rank)],
+        strides=[f"stride{axis}" for axis in range(rank)],
+        padding="zero",
+        round_f32_to_tf32=False,
+    )
     # From 3.8 on it is also told what the kernel is launched with, and does not look at it.
     launched = ((),) * (make_tensordesc_arg.__code__.co_argcount - 2)
-    return list(make_tensordesc_arg(descriptor, meta, *launched))
+    found = make_tensordesc_arg(descriptor, None, *launched)
+    return [each if isinstance(each, str) else int(each) for each in found]
 
 
 @cache

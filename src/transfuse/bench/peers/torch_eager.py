@@ -1,7 +1,7 @@
-"""torch as a user would write the chain: one call per stage, contiguous or channels_last."""
+"""torch as a user would write the chain: one call per stage, in either layout."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -66,14 +66,27 @@ class TorchEager:
 
 
 @dataclass(frozen=True)
-class TorchChannelsLast:
-    name: str = "torch channels_last"
+class TorchOtherLayout:
+    """channels_last where the tensors are contiguous, contiguous where they are channels_last.
+
+    Bringing the input into it and the result back is part of a call; the kernel lies in it already.
+    """
+
+    name: str = "torch other layout"
 
     def build(self, work: Work) -> Runner:
         if work.problem.rank not in CHANNELS_LAST:
             raise Missing("torch has no channels_last for one spatial axis")
-        layout = CHANNELS_LAST[work.problem.rank]
-        return Runner(as_written(work), adapt=lambda x: x.to(memory_format=layout))
+        layouts = [torch.contiguous_format, CHANNELS_LAST[work.problem.rank]]
+        own, other = layouts if work.problem.layout == "contiguous" else layouts[::-1]
+        weight = work.weight.contiguous(memory_format=other)
+        run, axes = as_written(replace(work, weight=weight)), work.x.dim()
+
+        def relaid(x: Tensor) -> Tensor:
+            y = run(x.contiguous(memory_format=other))
+            return y.contiguous(memory_format=own if y.dim() == axes else torch.contiguous_format)
+
+        return Runner(relaid)
 
 
-PEERS = (TorchEager(), TorchChannelsLast())
+PEERS = (TorchEager(), TorchOtherLayout())

@@ -3,12 +3,19 @@
 #include <string.h>
 
 typedef void (*seen_t)(const CUlaunchConfig *, CUfunction, void **);
+/* A function that was loaded: its number, its machine code, its name. */
+typedef void (*loaded_t)(size_t, const void *, const char *);
+/* The bytes of a function's parameter; less than 0 past the last. */
+typedef int (*parameter_t)(size_t, size_t);
 static seen_t seen;
+static loaded_t loaded;
+static parameter_t parameter;
 static CUresult answer;
 static __thread CUcontext context;
 
 void stub_seen(seen_t function) { seen = function; }
 void stub_answer(CUresult code) { answer = code; }
+void stub_code(loaded_t function, parameter_t size) { loaded = function, parameter = size; }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
   if (!context)
@@ -54,7 +61,7 @@ CUresult cuCtxGetDevice(CUdevice *device) {
   return CUDA_SUCCESS;
 }
 CUresult cuDriverGetVersion(int *version) {
-  *version = 13010; /* up to this one, Triton mends maps of small tensors */
+  *version = 13020; /* before this one, Triton changes maps for the sake of Blackwell */
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGet(CUdevice *device, int ordinal) {
@@ -66,13 +73,22 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice dev
   return CUDA_SUCCESS;
 }
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-  *module = (CUmodule)1;
+  *module = (CUmodule)image;
   return CUDA_SUCCESS;
 }
 CUresult cuModuleUnload(CUmodule module) { return CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
   static size_t last;
   *function = (CUfunction)(last += 16);
+  if (loaded)
+    loaded(last, module, name);
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size) {
+  int found = parameter((size_t)function, index);
+  if (found < 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  *offset = 0, *size = found;
   return CUDA_SUCCESS;
 }
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute which, CUfunction function) {

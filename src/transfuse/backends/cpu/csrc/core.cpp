@@ -71,6 +71,7 @@ const Choice& choice() noexcept { return choices().list[chosen]; }
 // itself, one for each processor and a few more are safe.
 int startable(int32_t threads) {
     if (threads < 1) refuse("threads must be at least 1, but got ", threads);
+    if (threads <= 64) return threads;  // without asking the system, which takes its time
     return std::min(threads, std::max({64, omp_get_num_procs(), omp_get_max_threads()}));
 }
 
@@ -228,6 +229,22 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
         const int count = startable(threads);
         if (program->batch) choice().engine->run(Settled(*program).program, count);
     });
+}
+
+int transfuse_run_unless_changed(const transfuse_program* program, int32_t threads, const void* data,
+                                 int64_t bytes, const uint64_t* digest) {
+    bool changed = false;
+    const int failed = guarded([&] {
+        validate_run(program);
+        validate_values(data, bytes, TF_F32);
+        if (!digest) refuse("digest is a null pointer");
+        const int count = startable(threads);
+        uint64_t found[2];
+        choice().engine->digest(data, bytes, count, found);
+        changed = found[0] != digest[0] || found[1] != digest[1];
+        if (!changed && program->batch) choice().engine->run(Settled(*program).program, count);
+    });
+    return failed ? failed : changed ? 2 : 0;
 }
 
 int transfuse_sweep_run(const transfuse_sweep* sweep, int32_t threads) {

@@ -64,14 +64,13 @@ static inline void digest_block(const unsigned char* from, const uint32_t* keys,
 static inline void digest(const void* data, int64_t bytes, int threads, uint64_t* found) {
     Buffer<uint64_t> above, below;
     const unsigned char* from = static_cast<const unsigned char*>(data);
-    int64_t level = 0;
+    int64_t blocks, level = 0;
     do {
         const uint32_t* keys = digest_keys()[level].data();
-        const int64_t blocks = std::max<int64_t>(1, (bytes + DIGEST_BLOCK - 1) / DIGEST_BLOCK);
-        above = allocate<uint64_t>(2 * blocks);
-        uint64_t* to = above.get();
-#pragma omp parallel for schedule(static) num_threads(threads) if (bytes > DIGEST_ALONE)
-        for (int64_t i = 0; i < blocks; i++) {
+        blocks = std::max<int64_t>(1, (bytes + DIGEST_BLOCK - 1) / DIGEST_BLOCK);
+        uint64_t* to = found;  // the last one
+        if (blocks > 1) above = allocate<uint64_t>(2 * blocks), to = above.get();
+        const auto one = [=](int64_t i) {
             const unsigned char* block = from + i * DIGEST_BLOCK;
             unsigned char last[DIGEST_BLOCK];
             if (bytes - i * DIGEST_BLOCK < DIGEST_BLOCK) {
@@ -80,13 +79,18 @@ static inline void digest(const void* data, int64_t bytes, int threads, uint64_t
                 block = last;
             }
             digest_block(block, keys, to + 2 * i);
+        };
+        if (bytes > DIGEST_ALONE) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+            for (int64_t i = 0; i < blocks; i++) one(i);
+        } else {
+            for (int64_t i = 0; i < blocks; i++) one(i);
         }
         below = std::move(above);
         from = reinterpret_cast<const unsigned char*>(below.get());
         bytes = blocks * DIGEST_BYTES;
         level++;
-    } while (bytes > DIGEST_BYTES);
-    std::memcpy(found, from, DIGEST_BYTES);
+    } while (blocks > 1);
 }
 
 }  // namespace TF_NAMESPACE

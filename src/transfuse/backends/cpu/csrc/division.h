@@ -14,6 +14,7 @@ constexpr int64_t HEAVY_BYTES = 512 * 1024;  // weights beyond the second-level 
 constexpr int64_t FEWEST_TILES = 48;        // so that many threads find work; never by their number
 constexpr int64_t FEWEST_MET = 128;         // positions of a tile for every weight, where tiles are halved
 constexpr int64_t ENOUGH_TILES = 24;        // fewer, and channels are cut into parts
+constexpr double LITTLE = 1 << 17;          // products of a sample: computed in less than it takes to divide them
 constexpr int64_t COPY_BYTES = 800 * 1024;  // of inputs, where the parts of a tile's channels share them
 
 // The shape of the values before a step.
@@ -42,6 +43,7 @@ template <class T> class Division {
         for (int i = 0; i < program.steps_count; i++)
             separable = separable && (program.steps[i].op <= TF_MAP || is_window(program.steps[i].op));
         Layer found = whole;
+        if (separable && Division(whole, inputs).is_little(0)) return found;
         int64_t most = 0;
         // Smaller tiles only where parts of two vectors do not do.
         for (bool small : {false, true})
@@ -84,6 +86,7 @@ template <class T> class Division {
     void divide(size_t begin, size_t fresh, size_t end, int64_t* size) const {
         const int64_t* extents = at[end].extents;
         for (int a = 0; a < 3; a++) size[a] = extents[a];
+        if (is_little(begin)) return;
         for (size_t i = begin; i < end; i++)
             if (is_resident(p.steps[i].op)) return;
         // Every tile reads all weights: many of them want many positions to meet, and few tiles.
@@ -113,6 +116,16 @@ template <class T> class Division {
             }
             if (tiles >= fewest || limit / 2 < std::max(block, smallest)) return;
         }
+    }
+
+    // Whether `samples` of them are too little work to be divided, or shared between threads.
+    bool is_little(size_t begin, int64_t samples = 1) const {
+        double work = double(samples) * double(at[begin].channels.slots);
+        for (int a = 0; a < 3; a++) {
+            work *= double(at[begin].extents[a]);
+            if (begin == 0) work *= double((p.kernel[a] + p.stride[a] - 1) / p.stride[a]);
+        }
+        return (begin == 0 ? work * double(p.in_channels / p.groups) : work) <= LITTLE;
     }
 
     // Half the rows where weights are heavy and tiles few, so that many threads find work and wait less for

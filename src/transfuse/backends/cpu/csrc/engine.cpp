@@ -8,6 +8,7 @@
 #include "convolution.h"
 #include "digest.h"
 #include "division.h"
+#include "flat.h"
 #include "map.h"
 #include "output.h"
 #include "parallel.h"
@@ -229,7 +230,8 @@ template <class T> class Engine {
             return Own{allocate<T>(count), allocate<T>(count),
                        {p, source.data, source.element, source.strides, source.inputs}, {}, allocate<T>(beside)};
         };
-        in_parallel(threads, tiles * p.parts, prepare, [&](Own& own, int64_t i) {
+        const int useful = division.is_little(begin, p.batch) ? 1 : threads;
+        in_parallel(useful, tiles * p.parts, prepare, [&](Own& own, int64_t i) {
             // The last tile of every sample, the smallest, comes last of all: threads end at about the same time.
             const int64_t others = per_sample - 1, part = i % p.parts, late = i / p.parts - p.batch * others;
             const int64_t n = late < 0 ? i / p.parts / others : late;
@@ -539,7 +541,8 @@ template <class T> static void run_as(const transfuse_program& p, int threads) {
     Engine<T>(p, threads).run();
 }
 
-static void run(const transfuse_program& p, int threads) {
+static void run(const transfuse_program& program, int threads) {
+    const transfuse_program p = flattened(program);
     p.element == TF_F64 ? run_as<double>(p, threads) : run_as<float>(p, threads);
 }
 

@@ -9,8 +9,15 @@
 namespace TF_NAMESPACE {
 
 // f(own, i) for every i < count, each thread with an `own` that prepare() made. A thread that fails
-// leaves its share to the others, and the failure is thrown when all are done.
+// leaves its share to the others, and the failure is thrown when all are done. What one thread does, the
+// caller does itself: to begin and end a parallel region takes longer than a small problem.
 template <class Prepare, class F> static void in_parallel(int threads, int64_t count, Prepare prepare, F f) {
+    if (threads == 1 || count <= 1) {
+        if (count <= 0) return;
+        auto own = prepare();
+        for (int64_t i = 0; i < count; i++) f(own, i);
+        return;
+    }
     std::exception_ptr failure;
     const auto done = [&](auto work) {
         try {

@@ -1,10 +1,15 @@
 """The engines in the order in which they are asked. A new one is a folder and a line here."""
 
+from dataclasses import replace
+from typing import Any
+
+from transfuse.backends.triton import versions
 from transfuse.backends.triton.engines.contract import Engine, Task, Unsuited
 from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip
 from transfuse.backends.triton.engines.hopper_window.window_launch import HopperWindow
 from transfuse.backends.triton.engines.portable.convolve_launch import Portable
 from transfuse.backends.triton.engines.served import Served
+from transfuse.backends.triton.store import shelves
 
 ENGINES: tuple[Engine, ...] = (
     HopperWindow(),
@@ -21,9 +26,27 @@ def serve(task: Task) -> Served:
         try:
             if not reason:
                 tiles = next(engine.configs(task))
+                reason = missing(engine, task, tiles)
+            if not reason:
                 engine.emit(task, tiles)
                 return Served(engine.name, str(tiles), tuple(passed_over))
         except Unsuited as why:
             reason = str(why)
         passed_over.append((engine.name, reason))
     raise AssertionError(f"no engine serves {task.segment}: {passed_over}")
+
+
+def missing(engine: Engine, task: Task, tiles: Any) -> str:
+    """Why the kernels of a task are not to be had; empty where they are.
+
+    What this version of Triton does not compile, another may have compiled into the store.
+    """
+    if versions.ANY_ROW:
+        return ""
+    trial = replace(task, draft=task.draft.copy())
+    engine.emit(trial, tiles)
+    for launch in trial.draft.launches[len(task.draft.launches) :]:
+        why = versions.uncompilable(launch.kernel)
+        if why and shelves.find(launch.build(*trial.draft.likeness()).key) is None:
+            return f"{why}; nor is one stored"
+    return ""

@@ -33,7 +33,7 @@ def workload_of(lowered: Lowered, core: Problem, each: Segment) -> Workload:
     """What the tiles of a segment that convolves depend on."""
     windows = ((1, 1, 0),) * core.rank
     if each.window is not None:
-        windows = each.window.windows(core.rank)
+        windows = each.window.windows
     tap_table = TapTable.of(core.axes, windows, each.result.spatial, cover=each.early is not None)
     return describe(tap_table, core, each, lowered.statistics, ELEMENTS[core.dtype].itemsize)
 

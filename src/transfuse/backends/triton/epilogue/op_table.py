@@ -11,7 +11,7 @@ import numpy as np
 from transfuse.backends.triton.lower import Part, TileOp
 from transfuse.backends.triton.strides import Five, inner
 from transfuse.backends.triton.told import all_told
-from transfuse.stages.window import ExtremumPool, Window
+from transfuse.stages.actions import Pool
 
 SOURCES = blake2b(
     b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].rglob("*.py"))),
@@ -97,11 +97,10 @@ class OpArguments:
         self.strides.append(all_told(strides))
         return Spread(len(self.strides) - 1, inner(strides), self.unit(strides))
 
-    def sign(self, window: Window | None) -> int:
+    def sign(self, window: Pool | None) -> int:
         """Where the operand stands by whose sign a window takes its extremum."""
-        if not isinstance(window, ExtremumPool):
+        if window is None or window.sign is None:
             return 0
-        assert isinstance(window.sign, str)
         self.tensors.append(window.sign)
         return len(self.tensors) - 1
 

@@ -57,7 +57,7 @@ def _input(
     core, lowered = draft.core, draft.lowered
     windows = ((1, 1, 0),) * core.rank
     if lowered.pool is not None:
-        windows = lowered.pool.windows(core.rank)
+        windows = lowered.pool.windows
     kernel, stride, padding = (three(each, 1) for each in zip(*windows, strict=True))
     padding = padding if core.rank == 3 else three(padding[3 - core.rank :], 0)
     after = lowered.after_pool

@@ -33,7 +33,8 @@ def launches(
 
 def prepare(sweep: Sweep, device: torch.device) -> Sequence:
     """A sweep by itself: it is called with the tensors of all slots, in order."""
-    slots, pieces, end = max(views(sweep)) + 1, [], 0
+    seen = views(sweep)
+    slots, pieces, end = max(seen) + 1, [], 0
 
     def memory(elements: int, dtype: torch.dtype) -> int:
         nonlocal end
@@ -42,4 +43,7 @@ def prepare(sweep: Sweep, device: torch.device) -> Sequence:
         return slots + len(pieces) - 1
 
     found = launches(sweep, lambda slot: slot, memory)
-    return Sequence(device, found, pieces, end)
+    sequence = Sequence(device, found, pieces, end)
+    unread = torch.uint8  # a slot that belongs to another sweep
+    sequence.foresee([seen[at].dtype if at in seen else unread for at in range(slots)])
+    return sequence

@@ -22,7 +22,6 @@ from transfuse.backends.triton.epilogue.records import Epilogue
 from transfuse.backends.triton.launch import NO_MORE, At, Boxes
 from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.packing.packed_layout import Copies
-from transfuse.backends.triton.versions import ANY_ROW
 
 SHORT, LONG = 256, 1024
 """Products of a sum: few, so that what follows takes longer; many, so that programs take long."""
@@ -62,8 +61,6 @@ class HopperStrip:
         core, work = task.draft.core, task.work
         if task.draft.not_hopper:
             return task.draft.not_hopper
-        if not ANY_ROW:
-            return "this version of Triton has no view of shared memory from any row on"
         if not all(op.per_channel for op in task.segment.after):
             return "a map reads a tensor that has more than one value per channel"
         if work.depthwise:

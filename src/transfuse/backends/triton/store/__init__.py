@@ -1,0 +1,1 @@
+"""Compiled kernels, kept in files: what each is named by, how it is written, where it lies."""

@@ -1,0 +1,118 @@
+"""Calls that passed every check: what they were, and what tells that another is the same."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._dynamo.guards import TensorGuards
+
+from transfuse import dispatch, plain, settings
+from transfuse.backends import Backend
+from transfuse.backends.base import Executable, settled
+from transfuse.chain import Chain
+from transfuse.elements import float32_on_cuda
+from transfuse.problem import Problem
+from transfuse.stages import Number
+
+Given = tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]
+"""Chain, stride, padding, output_padding, dilation, groups, output_size, backend, precision."""
+Guard = Callable[..., bool]
+"""Compares type, dispatch keys, dtype, device, shape, strides and requires_grad of each tensor with
+those of earlier ones. Modes, transforms, traces and autocast change the dispatch keys. False where
+one tensor is given twice."""
+
+
+@dataclass
+class Checked:
+    """A call that passed every check, and what runs it.
+
+    ``asked``: the backend it asked for; ``spans``: the bytes from each tensor's first to its end;
+    ``updates``: operands it writes to; ``settled``: a guard, and what runs on tensors that pass it.
+    """
+
+    chain: Chain
+    problem: Problem
+    backend: Backend
+    run: Executable
+    asked: str | None
+    spans: tuple[int, ...]
+    updates: tuple[str, ...]
+    settled: tuple[Guard, Executable] | None = None
+
+    def repeatable(
+        self,
+        given: Given,
+        scalars: Mapping[str, Number] | None,
+        tensors: Sequence[Tensor],
+        operands: Mapping[str, Tensor],
+        out: Tensor | None,
+    ) -> "Recent | None":
+        """The call as one that its weight tells again; None where an argument may change."""
+        numbers = tuple(scalars.values()) if scalars else ()
+        if not all(map(_lasting, (*given[1:], *numbers))):
+            return None
+        x, weight, *_ = tensors
+        if self.settled is None or not self.settled[0](*tensors):
+            # None: sizes and strides as they are.
+            made = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+            self.settled = made.check, settled(self.run, x, weight, operands, out)
+        guard, run = self.settled
+        facts = (self.chain, self.problem, self.backend, run, self.asked, self.spans, self.updates)
+        return Recent(*facts, None, given, numbers, guard, out is not None, *_set_to(x))
+
+
+@dataclass
+class Recent(Checked):
+    """The last call with a weight, kept by the weight's id, and what must be as it was then.
+
+    ``given`` and ``scalars``: that call's own arguments. Nothing can change them, so the very same
+    objects are the same values. ``into``: whether it had an output. ``run`` is for tensors that
+    pass ``guard``. The rest is what the choice of a backend depends on beside these.
+    """
+
+    given: Given = (None,) * 9
+    scalars: tuple[object, ...] = ()
+    guard: Guard = bool
+    into: bool = False
+    setting: str | None = None
+    backends: tuple[Backend, ...] = ()
+    gradients: bool = False
+    float32: str = ""
+
+    def alike(
+        self, scalars: Mapping[str, Number] | None, tensors: Sequence[Tensor], into: bool
+    ) -> bool:
+        """Whether all that checks look at beside ``given`` is as it was; asked for each call."""
+        if (
+            into is not self.into
+            or self.backends is not dispatch.BACKENDS
+            or self.setting != settings.backend()
+            or self.gradients is not torch.is_grad_enabled()
+            or (scalars and not all(map(is_, scalars.values(), self.scalars)))
+            or dispatch.explaining()
+            or not plain.undisturbed()
+        ):
+            return False
+        try:
+            for tensor in tensors:
+                if tensor.is_nested:  # has no strides, and the guard ends the process
+                    return False
+        except AttributeError:  # no tensor
+            return False
+        return self.guard(*tensors) and (not self.float32 or self.float32 == float32_on_cuda())
+
+
+def _set_to(x: Tensor) -> tuple[str | None, tuple[Backend, ...], bool, str]:
+    """What the choice of a backend depends on beside arguments and tensors."""
+    float32 = float32_on_cuda() if x.is_cuda and x.dtype is torch.float32 else ""
+    return settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled(), float32
+
+
+def _lasting(value: object) -> bool:
+    """Whether nothing can change what it holds."""
+    if type(value) is tuple:
+        return all(map(_lasting, value))
+    return value is None or type(value) in (int, float, str)

@@ -1,0 +1,48 @@
+"""The time a small repeated call takes before it returns, beside the torch calls it replaces."""
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+
+import pytest
+import torch
+
+from tests.small_calls import Small, chains, five, plain
+
+ROUNDS = 150
+
+
+def micros(call: Callable[[], object]) -> float:
+    """Until it returns; the GPU has nothing else to do."""
+    torch.cuda.synchronize()
+    start = perf_counter()
+    call()
+    return 1e6 * (perf_counter() - start)
+
+
+def ratio(each: Small) -> tuple[float, float, float]:
+    for _ in range(20):
+        each.ours()
+        each.theirs()
+    pairs = [(micros(each.ours), micros(each.theirs)) for _ in range(ROUNDS)]
+    ours, theirs = (median(side) for side in zip(*pairs, strict=True))
+    return ours, theirs, median(a / b for a, b in pairs)
+
+
+@pytest.mark.parametrize("kind", ["plain", "chains", "five"])
+def test_at_most_what_torch_takes(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """1.3 times torch's convolution; a chain, the torch calls it replaces."""
+    half = torch.float16
+    calls = {
+        "plain": (1.3, plain("cuda", half)),
+        "chains": (1.0, chains("cuda", half)),
+        "five": (1.0, five("cuda", "fp16")),
+    }
+    most, some = calls[kind]
+    found = {each.name: ratio(each) for each in some}
+    lines = [f"{n}: {a:.1f} us, torch {b:.1f} us, {r:.2f}" for n, (a, b, r) in found.items()]
+    with capsys.disabled():
+        print("", *lines, sep="\n")
+    alone = "conv-transpose-2d-square-input-asym-kernel"  # no chain either
+    slow = [name for name, (*_, times) in found.items() if times > (1.3 if name == alone else most)]
+    assert not slow, "\n".join(lines)
