@@ -253,7 +253,7 @@ def test_whole_stages(
         ("resident", "pack convolve convolve_carefully merge finish"),
         (
             "recompute",
-            "pack convolve convolve_carefully merge convolve convolve_carefully merge convolve convolve_carefully",
+            "pack convolve convolve_carefully" + 2 * " merge convolve convolve_carefully",
         ),
     ],
 )

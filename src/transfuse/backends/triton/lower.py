@@ -324,14 +324,8 @@ def power(n: int) -> int:
 
 
 def stepped(n: int, most: int) -> int:
-    """A power of two for ``n``, or ``most``, in steps of 8 down from it: a kernel is built for few.
-
-    At least 16, and no less than ``n`` where ``most`` is not.
-    """
-    found = most
-    while found // 8 >= max(16, n):
-        found //= 8
-    return found
+    """``most``, or what holds ``n`` of an eighth or a 64th of it: a kernel is built for few."""
+    return next((most // down for down in (64, 8) if n <= most // down), most)
 
 
 def _operand(op: str, value: Any) -> tuple[TileOp, ...]:

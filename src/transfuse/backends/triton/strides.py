@@ -42,8 +42,8 @@ def linear(sizes: Three, strides: Five) -> bool:
 
 
 def wide(shape: Shape, strides: Five) -> bool:
-    """Whether offsets within a tile may pass 32 bits."""
-    sizes = (shape.n, 1, *three(shape.spatial, 1))
+    """Whether offsets from the first element may pass 32 bits."""
+    sizes = (*shape[:2], *three(shape.spatial, 1))
     return sum((n - 1) * abs(s) for n, s in zip(sizes, strides, strict=True)) >= 2**31
 
 

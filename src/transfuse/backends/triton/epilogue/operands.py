@@ -50,7 +50,7 @@ def placed(tensor, channels, valid, at, like, strides, SPREAD: tl.constexpr, AXI
     to = tensor + tl.expand_dims(offsets(at, strides, INNER, True, UNIT), AXIS)
     here = tl.expand_dims(valid, AXIS)
     if like.shape[AXIS] > 1:
-        to += spread(channel_offsets(channel, 0, strides, INNER, UNIT), AXIS)
+        to += spread(channel_offsets(channel, strides, INNER, True, UNIT), AXIS)
         here = here & spread(live, AXIS)
     if UNIT > 1:
         ALONG: tl.constexpr = AXIS if INNER == 1 else 1 - AXIS

@@ -14,7 +14,7 @@ from transfuse.backends.triton.told_kernel import plain
 
 @triton.jit
 def offsets(at, strides, INNER: tl.constexpr, WIDE: tl.constexpr, UNIT: tl.constexpr = 1):
-    """How far positions lie from the first of their channel."""
+    """How far positions lie from the first of their channel. ``WIDE``: in 64 bits."""
     n, d, h, w = at
     if WIDE:
         n = n.to(tl.int64)
@@ -36,19 +36,30 @@ def offsets(at, strides, INNER: tl.constexpr, WIDE: tl.constexpr, UNIT: tl.const
 
 
 @triton.jit
-def channel_offsets(channel, first, strides, INNER: tl.constexpr, UNIT: tl.constexpr = 1):
-    """How far channels lie from the first, where that one lies at ``first``."""
+def channel_offsets(channel, strides, INNER: tl.constexpr, WIDE: tl.constexpr, UNIT: tl.constexpr):
+    """How far channels lie from the first."""
     if INNER == 1:
-        place = channel.to(tl.int64) + first
+        place = channel.to(tl.int64)
         if UNIT > 1:
             place = tl.max_contiguous(tl.multiple_of(place, UNIT), UNIT)
         else:
             place = tl.max_contiguous(place, 2)
     else:
-        place = channel.to(tl.int64) * plain(strides[1]) + first
+        if WIDE:
+            channel = channel.to(tl.int64)
+        place = channel * plain(strides[1])
         if INNER == 4 and UNIT > 1:
             place = tl.multiple_of(place, UNIT)
     return place
+
+
+@triton.jit
+def moved(pointer, count, stride, UNIT: tl.constexpr):
+    """A pointer moved by so many times a stride, which ``UNIT`` divides."""
+    offset = count.to(tl.int64) * plain(stride)
+    if UNIT > 1:
+        offset = tl.multiple_of(offset, UNIT)
+    return pointer + offset
 
 
 @triton.jit
@@ -77,8 +88,8 @@ def write(
     """Store a tile of one share of members, channels first, ``UNIT`` neighbours at once."""
     channel, live = channels
     INNER: tl.constexpr = A.inner
-    c = channel_offsets(channel, share.to(tl.int64) * plain(to.part), to.strides, INNER, UNIT)
+    c = channel_offsets(channel, to.strides, INNER, A.wide, UNIT)
     p = offsets(at, to.strides, INNER, A.wide, UNIT)
-    target = out + c[:, None] + p[None, :]
+    target = moved(out, share, to.part, UNIT) + (c[:, None] + p[None, :])
     keep = kept(live, there, INNER, UNIT, WHOLE)
     tl.store(target, narrow(v, out.dtype.element_ty), mask=keep)

@@ -25,26 +25,54 @@ def nothing(like, KIND: tl.constexpr):
 
 
 @triton.jit
+def among(here, v, none):
+    """``v`` where there is something, ``none`` elsewhere."""
+    if here is None:
+        return v
+    else:
+        return tl.where(here, v, none)
+
+
+@triton.jit
 def gather(v, valid, KIND: tl.constexpr):
     """The partial of each channel of a tile (channels first) over its valid positions."""
-    here = valid[None, :]
+    if valid is None:  # all of them
+        here = None
+    else:
+        here = valid[None, :]
     if KIND == "moments":
-        total = tl.sum(tl.where(here, v, 0.0), 1)
-        count = tl.sum(valid.to(v.dtype))
+        total = tl.sum(among(here, v, 0.0), 1)
+        if valid is None:
+            count = v.shape[1]
+        else:
+            count = tl.sum(valid.to(v.dtype))
         # One count for every channel, as partials are stored: the comparison only lends its shape.
-        count = tl.where(total == total, count, count)
+        count = tl.where(total == total, count, count).to(v.dtype)
         mean = total / tl.maximum(count, 1.0)
-        off = tl.where(here, v - mean[:, None], 0.0)
+        off = among(here, v - mean[:, None], 0.0)
         return count, mean, tl.sum(off * off, 1)
     elif KIND == "peaks":
-        top = tl.max(tl.where(here, v, float("-inf")), 1)
+        top = tl.max(among(here, v, float("-inf")), 1)
         shift = tl.where(top == float("-inf"), 0.0, top)
-        total = tl.sum(tl.where(here, tl.exp(v - shift[:, None]), 0.0), 1)
+        total = tl.sum(among(here, tl.exp(v - shift[:, None]), 0.0), 1)
         return nothing(total, KIND)[0], top, total
     else:
-        total = tl.sum(tl.where(here, bounded_exp(v), 0.0), 1)
+        total = tl.sum(among(here, bounded_exp(v), 0.0), 1)
         zero = nothing(total, KIND)[0]
         return zero, zero, total
+
+
+@triton.jit
+def gather_tile(v, valid, full, KIND: tl.constexpr, MAY: tl.constexpr):
+    """The same; ``full``: all positions are valid. ``MAY``: whether they may be, often enough."""
+    if MAY:
+        if full:
+            count, a, b = gather(v, None, KIND)
+        else:
+            count, a, b = gather(v, valid, KIND)
+    else:
+        count, a, b = gather(v, valid, KIND)
+    return count, a, b
 
 
 @triton.jit

@@ -35,9 +35,9 @@ def finish_tile(
     h, w = parted(rest, sizes.line)
     spot = Coordinates(n, d, h, w)
     place = offsets(spot, sizes.source, INNER, F.wide, UNIT)
-    base = channel_offsets(channel, 0, sizes.source, INNER, UNIT)
+    base = channel_offsets(channel, sizes.source, INNER, F.wide, UNIT)
     here = kept(live, there, INNER, UNIT)
-    first = source + base[:, None] + place[None, :]
+    first = source + (base[:, None] + place[None, :])
     v = tl.load(first, mask=here, other=0.0).to(ACC)
     if F.shared:
         if F.window == "sign":

@@ -12,6 +12,9 @@ from transfuse.backends.triton.lower import MOST_ELEMENTS, Segment, power, stepp
 from transfuse.backends.triton.strides import Order, inner, three, wide
 from transfuse.backends.triton.told import all_told, divisor, told
 
+REGISTERS = 64
+"""Of a thread: with more, too few programs share a multiprocessor to keep its memory busy."""
+
 
 def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     """The rest of a segment, and the statistic that it gathers."""
@@ -72,7 +75,10 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
         spread_strides(arguments), At(gathered.partials), told_sizes,
         to, draft.gathered(each, gathered), what, draft.acc,
     ]  # fmt: skip
-    warps = min(32, max(1, block_c * block_p // 512))
-    draft.add(finish, batch * groups * tiles, given, num_warps=warps)
+    warps = min(32, max(1, block_c * block_p // 1024))
+    options = {"num_warps": warps}
+    if draft.item < 8 and warps <= 8:
+        options["maxnreg"] = REGISTERS
+    draft.add(finish, batch * groups * tiles, given, **options)
     if each.late is not None:
         statistics_launch.add(draft, each.late, gathered, gathered)

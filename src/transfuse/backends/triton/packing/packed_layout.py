@@ -97,7 +97,8 @@ class PackedInput:
     before: OpTable
     after: OpTable
     tf32: bool
-    wide: bool
+    wide: bool  # offsets within a sample of the input pass 32 bits
+    far: bool  # those within a plane of the copy do
 
     @property
     def members(self) -> int:

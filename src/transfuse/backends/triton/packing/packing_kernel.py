@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow, nearest_tf32
-from transfuse.backends.triton.epilogue.places_kernel import channel_offsets, kept, offsets
+from transfuse.backends.triton.epilogue.places_kernel import channel_offsets, kept, moved, offsets
 from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 from transfuse.backends.triton.packing import packed_layout
@@ -64,10 +64,15 @@ def copy_input(program, x, rows, operands, S, C: tl.constexpr, ACC: tl.constexpr
         if C.tf32:
             v = nearest_tf32(v)
         if C.samples_last:
-            row = ((residue * deep + depth) * plane + at).to(tl.int64) * batch + n
+            row = (residue * deep + depth).to(tl.int64) * plane * batch + n
+            step = batch * width
         else:
-            row = ((residue * batch + n).to(tl.int64) * deep + depth) * plane + at
-        target = rows + row[None, :] * width + slot[:, None]
+            row = ((residue * batch + n).to(tl.int64) * deep + depth) * plane
+            step = width
+        place = at * step
+        if C.far:
+            place = at.to(tl.int64) * step
+        target = rows + row * width + (place[None, :] + slot[:, None])
         keep = (slot < width)[:, None] & (at < plane)[None, :] & (n < batch)
         tl.store(target, narrow(v, rows.dtype.element_ty), mask=keep)
 
@@ -84,12 +89,12 @@ def sources(x, at, of_plane, channels, there, operands, S, C: tl.constexpr, ACC:
     BEFORE: tl.constexpr = C.before
     AFTER: tl.constexpr = C.after
     UNIT: tl.constexpr = C.unit
-    sample = n.to(tl.int64) * plain(S.strides[0])
-    base = x + channel_offsets(channel, sample, S.strides, INNER, UNIT)[:, None]
+    base = moved(x, n, S.strides[0], UNIT)
+    c = channel_offsets(channel, S.strides, INNER, C.wide, UNIT)
     if C.pool == "":
         place = offsets(Coordinates(0 * d, d, h, w), S.strides, INNER, C.wide, UNIT)
         here = kept(live, there, INNER, UNIT)
-        v = tl.load(base + place[None, :], mask=here, other=0.0).to(ACC)
+        v = tl.load(base + (c[:, None] + place[None, :]), mask=here, other=0.0).to(ACC)
         v = apply_ops(v, channels, live, n, operands, 1, BEFORE, 0)
     else:
         size = all_plain(S.source)
@@ -110,7 +115,7 @@ def sources(x, at, of_plane, channels, there, operands, S, C: tl.constexpr, ACC:
             found &= (z >= 0) & (z < size[0]) & (y >= 0) & (y < size[1])
             place = offsets(Coordinates(0 * z, z, y, u), S.strides, INNER, C.wide, UNIT)
             here = kept(live, found, INNER, UNIT)
-            part = tl.load(base + place[None, :], mask=here, other=0.0).to(ACC)
+            part = tl.load(base + (c[:, None] + place[None, :]), mask=here, other=0.0).to(ACC)
             part = apply_ops(part, channels, live, n, operands, 1, BEFORE, 0)
             if C.pool == "max":
                 part = tl.where(here, part, float("-inf"))

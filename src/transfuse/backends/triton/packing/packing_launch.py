@@ -25,6 +25,9 @@ from transfuse.backends.triton.told import all_told, divisor, told
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Shape
 
+REGISTERS = 80
+"""Of a thread: with more, too few programs share a multiprocessor to keep its memory busy."""
+
 
 def add(draft: Draft, tap_table: TapTable, copies: Copies) -> PackedCopies:
     """The copies of input and weights, made by now; the same ones only once."""
@@ -46,7 +49,7 @@ def add(draft: Draft, tap_table: TapTable, copies: Copies) -> PackedCopies:
     ]  # fmt: skip
     # A pool reads much for what it writes: more warps wait for more of it at once.
     warps = 8 if draft.lowered.pool is not None else 4
-    draft.add(pack, programs + count, given, num_warps=warps)
+    draft.add(pack, programs + count, given, num_warps=warps, maxnreg=REGISTERS)
     return made
 
 
@@ -72,7 +75,7 @@ def _input(
     if lowered.pool is None or run > 1 or axis == CHANNELS:
         unit = unit_of(copies, draft.x_strides, inputs[2], run, 16 // draft.item)
     block_c, block_p = block_of(copies.channels)
-    padded = copies.kept % PADDED == 0
+    padded = copies.channels % PADDED == 0
     what = PackedInput(
         inner=axis,
         unit=unit,
@@ -90,7 +93,8 @@ def _input(
         before=arguments.table(lowered.prologue),
         after=arguments.table(after),
         tf32=core.arithmetic == "tf32",
-        wide=wide(Shape(1, 1, draft.source), draft.x_strides),
+        wide=wide(Shape(1, core.in_channels, draft.source), draft.x_strides),
+        far=copies.plane * copies.channels * (batch if copies.samples_last else 1) >= 2**31,
     )
     blocks = -(-copies.channels // block_c), -(-copies.plane // block_p), -(-batch // what.samples)
     sizes = InputSizes(

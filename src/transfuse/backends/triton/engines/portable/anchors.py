@@ -16,7 +16,10 @@ from transfuse.backends.triton.told_kernel import parted, plain
 
 @triton.jit
 def anchors(tile, p, S, T: tl.constexpr):
-    """Sample and anchor of each position ``p`` of a tile: n, d, h, w. Positions may be numbers."""
+    """Sample and anchor of each position ``p`` of a tile: n, d, h, w. Positions may be numbers.
+
+    What is the same for all positions of a tile stays a number: comparisons with it cost nothing.
+    """
     BOX: tl.constexpr = T.box
     if T.form == "rows":
         n, tile = parted(tile, S.grid[0])
@@ -29,17 +32,23 @@ def anchors(tile, p, S, T: tl.constexpr):
         tile, h = parted(tile, S.grid[1])
         n, d = parted(tile, S.grid[2])
         w = w * BOX[3] + p % BOX[3]
-        h = h * BOX[2] + p // BOX[3] % BOX[2]
-        d = d * BOX[1] + p // (BOX[3] * BOX[2])
-        return n + 0 * p, d, h, w
+        if BOX[2] > 1:
+            h = h * BOX[2] + p // BOX[3] % BOX[2]
+        if BOX[1] > 1:
+            d = d * BOX[1] + p // (BOX[3] * BOX[2])
+        return n, d, h, w
     else:
         tile, n = parted(tile, S.grid[0])
         tile, w = parted(tile, S.grid[1])
         d, h = parted(tile, S.grid[2])
         n = n * BOX[3] + p % BOX[3]
-        w = w * BOX[2] + p // BOX[3] % BOX[2]
-        h = h * BOX[1] + p // (BOX[3] * BOX[2]) % BOX[1]
-        return n, d * BOX[0] + p // (BOX[3] * BOX[2] * BOX[1]), h, w
+        if BOX[2] > 1:
+            w = w * BOX[2] + p // BOX[3] % BOX[2]
+        if BOX[1] > 1:
+            h = h * BOX[1] + p // (BOX[3] * BOX[2]) % BOX[1]
+        if BOX[0] > 1:
+            d = d * BOX[0] + p // (BOX[3] * BOX[2] * BOX[1])
+        return n, d, h, w
 
 
 @triton.jit

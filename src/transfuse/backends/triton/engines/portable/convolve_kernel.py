@@ -22,7 +22,7 @@ from transfuse.backends.triton.engines.portable.tile_records import (
 from transfuse.backends.triton.epilogue.arithmetic import larger, multiply_add, negative
 from transfuse.backends.triton.epilogue.places_kernel import write
 from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
-from transfuse.backends.triton.epilogue.statistics_kernel import gather, join, nothing, put
+from transfuse.backends.triton.epilogue.statistics_kernel import gather_tile, join, nothing, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 from transfuse.backends.triton.told_kernel import over, parted, plain
 
@@ -104,12 +104,17 @@ def accumulate_singly(factors, cell, member, block, S, T: tl.constexpr, M: tl.co
     CHANNELS: tl.constexpr = T.channels
     POSITIONS: tl.constexpr = T.positions
     ACC: tl.constexpr = M.acc
+    BESIDE: tl.constexpr = T.beside
     p = tl.arange(0, POSITIONS)
     channel, live = block.channels
     n, d, h, u = anchors(cell.tile, p, S, T)
     fd, nd, sd, fh, nh, sh, fw, nw, sw = taps_of(factors.table, cell, member, T)
     row = (block.row + tl.arange(0, CHANNELS)).to(tl.int64)
     kept = plain(S.kept)
+    if T.beside > 1:
+        own = channel
+    elif T.depthwise:  # neighbours among channels mostly read neighbours
+        own = tl.max_contiguous(over(channel, S.group_outputs) + block.group, 2)
     weights = factors.weights + row * (T.slots * kept)
     acc = tl.zeros([CHANNELS, POSITIONS], ACC)
     for t in range(nd * nh * nw * plain(S.group_channels[0])):
@@ -123,12 +128,14 @@ def accumulate_singly(factors, cell, member, block, S, T: tl.constexpr, M: tl.co
         there = (n < plain(S.batch)) & (i >= 0) & (i < plain(S.inputs[0]))
         there &= (j >= 0) & (j < plain(S.inputs[1])) & (k >= 0) & (k < plain(S.inputs[2]))
         there = live[:, None] & there[None, :]
+        if T.beside > 1:
+            there = tl.max_constancy(there, [BESIDE, 1])
         residue = i % T.apart[0] * T.apart[1] + j % T.apart[1]
         residue = residue * T.apart[2] + k % T.apart[2]
         at = row_of(n, i // T.apart[0], j // T.apart[1], k // T.apart[2], residue, S, T)
-        at = at.to(tl.int64)[None, :] * plain(S.width)
+        at = at.to(tl.int64)[None, :] * (plain(S.width) * T.beside)
         if T.depthwise:
-            at += over(channel, S.group_outputs)[:, None]
+            at += own[:, None]
         else:
             at += block.group * kept + ci
         slot = ((sd + td) * T.taps[1] + sh + th) * T.taps[2] + sw + tw
@@ -158,10 +165,53 @@ def member_places(p, cell, member, S, T: tl.constexpr):
     od += member // (T.members[1] * T.members[2])
     oh += member // T.members[2] % T.members[1]
     ow += member % T.members[2]
-    there = (n < plain(S.batch)) & (d < plain(S.anchors[0])) & (h < plain(S.anchors[1]))
-    there &= (u < plain(S.anchors[2])) & (od >= 0) & (od < plain(S.outputs[0]))
-    there &= (oh >= 0) & (oh < plain(S.outputs[1]))
-    return there & (ow >= 0) & (ow < plain(S.outputs[2]))
+    # Where there is no anchor there is no output, either.
+    there = is_within(od, S.outputs[0], T.window_padding[0])
+    there &= is_within(oh, S.outputs[1], T.window_padding[1])
+    return there & is_within(ow, S.outputs[2], T.window_padding[2]) & (n < plain(S.batch))
+
+
+@triton.jit
+def last_of(cell, S, T: tl.constexpr):
+    """The last sample and anchor of a box, where the first are those of position 0."""
+    n, d, h, u = anchors(cell.tile, 0, S, T)
+    if T.form == "box":
+        return n, d + T.box[1] - 1, h + T.box[2] - 1, u + T.box[3] - 1
+    else:
+        return n + T.box[3] - 1, d + T.box[0] - 1, h + T.box[1] - 1, u + T.box[2] - 1
+
+
+@triton.jit
+def full_of_members(cell, member, S, T: tl.constexpr):
+    """Whether all anchors of a box meet an output with a member of their window."""
+    n, d, h, u = last_of(cell, S, T)
+    od = (d * T.classes[0] + cell.cd) * T.window_stride[0] - T.window_padding[0]
+    oh = (h * T.classes[1] + cell.ch) * T.window_stride[1] - T.window_padding[1]
+    ow = (u * T.classes[2] + cell.cw) * T.window_stride[2] - T.window_padding[2]
+    od += member // (T.members[1] * T.members[2])
+    oh += member // T.members[2] % T.members[1]
+    ow += member % T.members[2]
+    # A statistic before a window takes no padding, so that none lies before the first.
+    full = (od < plain(S.outputs[0])) & (oh < plain(S.outputs[1]))
+    return full & (ow < plain(S.outputs[2])) & (n < plain(S.batch))
+
+
+@triton.jit
+def full_of_results(cell, JOINED: tl.constexpr, S, T: tl.constexpr):
+    """Whether all results of a box are there."""
+    n, d, h, u = last_of(cell, S, T)
+    full = (d * T.classes[0] + cell.cd < plain(S.results[0])) & (n < plain(S.batch))
+    full &= h * T.classes[1] + cell.ch < plain(S.results[1])
+    return full & (u * T.classes[2] + cell.cw + JOINED - 1 < plain(S.results[2]))
+
+
+@triton.jit
+def is_within(at, size, PADDING: tl.constexpr):
+    """Whether an output is one of ``size``; without padding none lies before the first."""
+    found = at < plain(size)
+    if PADDING > 0:
+        found &= at >= 0
+    return found
 
 
 @triton.jit
@@ -180,6 +230,7 @@ def meet(
     ACC: tl.constexpr = M.acc
     EARLY: tl.constexpr = A.early
     BEFORE: tl.constexpr = A.before
+    BOXES: tl.constexpr = T.form != "rows"
     if T.window == "":
         one = outputs(factors, cell, 0, block, S, T, M)
     else:
@@ -191,7 +242,8 @@ def meet(
             there = member_places(p, cell, member, S, T)
             part = apply_ops(part, block.channels, there, cell.n0, operands, 1, BEFORE, 0, WHOLE)
             if EARLY != "":
-                partial = join(partial, gather(part, there, EARLY), EARLY)
+                full = full_of_members(cell, member, S, T)
+                partial = join(partial, gather_tile(part, there, full, EARLY, BOXES), EARLY)
             if T.window == "sum":
                 one += tl.where(there[None, :], part, 0.0)
             else:
@@ -215,8 +267,8 @@ def result_places(p, cell, S, T: tl.constexpr, JOINED: tl.constexpr):
     yw = u * T.classes[2] + cell.cw
     if JOINED > 1:  # these are all width classes
         yw += p % JOINED
-    there = (n < plain(S.batch)) & (yd < plain(S.results[0]))
-    there &= (yh < plain(S.results[1])) & (yw < plain(S.results[2]))
+    there = (yd < plain(S.results[0])) & (yh < plain(S.results[1]))
+    there = there & (yw < plain(S.results[2])) & (n < plain(S.batch))
     return Coordinates(n, yd, yh, yw), there
 
 
@@ -240,7 +292,10 @@ def not_finite(wild, copied):
 def channels_of(group, of_group, S, T: tl.constexpr):
     """The channels of a block of a group."""
     inner = of_group * T.channels + tl.arange(0, T.channels)
-    return Channels(group * plain(S.tiled) + inner, inner < plain(S.tiled))
+    channel = inner
+    if not T.depthwise:  # there, all groups are one
+        channel = group * plain(S.tiled) + inner
+    return Channels(channel, inner < plain(S.tiled))
 
 
 @triton.jit
@@ -274,6 +329,7 @@ def compute(
     EARLY: tl.constexpr = A.early
     LATE: tl.constexpr = A.late
     AFTER: tl.constexpr = A.after
+    BOXES: tl.constexpr = T.form != "rows"
     rest, of_channels = parted(program, S.channel_blocks)
     # Depth and height classes next to each other in time: they read the same input.
     cw = rest % (T.classes[2] // T.joined)
@@ -301,7 +357,8 @@ def compute(
             v, partial = meet(factors, cell, block, share, partial, operands, S, T, A, M)
             spot, there = result_places(p, cell, S, T, 1)
             v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
-            partial = join(partial, gather(v, there, LATE), LATE)
+            full = full_of_results(cell, 1, S, T)
+            partial = join(partial, gather_tile(v, there, full, LATE, BOXES), LATE)
     else:
         for j in tl.static_range(JOINED):
             cell = Cell(tile, n0, cd, ch, cw + T.order[j])
@@ -327,7 +384,7 @@ def compute(
             channel = tl.arange(0, 1)
             live = channel == 0
         if LATE != "":
-            partial = gather(v, there, LATE)
+            partial = gather_tile(v, there, full_of_results(cell, JOINED, S, T), LATE, BOXES)
     if EARLY != "" or LATE != "":
         of_class = (share * T.classes[0] + cd) * T.classes[1] + ch
         of_class = of_class * (T.classes[2] // T.joined) + cw

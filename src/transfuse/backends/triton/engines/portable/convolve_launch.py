@@ -26,6 +26,10 @@ from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.told import told
 from transfuse.problem import Problem
 
+THIRD = 168
+"""Registers of a thread where three programs of four warps share a multiprocessor: the branch that
+stores results one by one would take more, and cost the other its neighbours."""
+
 
 class Portable:
     """The engine for every GPU, every geometry and every element type."""
@@ -81,7 +85,10 @@ def add(
         x, w, At(rows), At(packed), At(out.number), draft.constant(tiled.work.tap_table.flat),
         *_given(draft, segment, out, tiled, partials), multiply,
     ]  # fmt: skip
-    draft.add(convolve, tiled.programs, given, num_warps=tiles.warps, num_stages=tiles.stages)
+    options: dict[str, Any] = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    if tiling.residents(tiled.work, tiles.warps) == 3:
+        options["maxnreg"] = THIRD
+    draft.add(convolve, tiled.programs, given, **options)
 
 
 def add_careful(draft: Draft, segment: Segment, out: Place, fast: Tiled) -> tuple[Partials, int]:

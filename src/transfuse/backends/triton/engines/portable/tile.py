@@ -29,7 +29,8 @@ class Tile:
 
     Names as in ``tap_table`` and ``tiling``; three numbers go by axis. ``order``: the width classes
     of one tile; ``apart``: residues that lie apart in the copy, whose first depth is ``low``;
-    ``lift``: what makes every shift of a tap positive.
+    ``lift``: what makes every shift of a tap positive; ``beside``: of groups of one channel, so
+    many outputs read neighbours, one aligned piece.
     """
 
     form: str
@@ -47,6 +48,7 @@ class Tile:
     window_stride: Three
     window_padding: Three
     depthwise: bool
+    beside: int
     whole: bool
     channels: int
     depth: int
@@ -179,7 +181,6 @@ class Tiled:
             grid=self._grid,
             copy=all_told(self.copies.strides(work.batch)),
             deep=told(self.copies.extent[0]),
-            anchors=all_told(table.each("anchors")),
             inputs=all_told(table.each("inputs")),
             outputs=all_told(table.each("outputs")),
             results=all_told(table.each("results")),
@@ -188,7 +189,7 @@ class Tiled:
             group_outputs=divisor(work.outputs),
             kept=told(self.copies.kept),
             rows=told(self.copies.rows),
-            width=told(work.groups * self.copies.kept),
+            width=told(work.groups * self.copies.kept // self.tile.beside),
         )
 
     @property
@@ -237,10 +238,15 @@ def _tile(
         window_stride=table.each("window_stride"),
         window_padding=table.each("window_padding"),
         depthwise=work.depthwise,
+        beside=_beside(work),
         whole=_tiled(work) % config.channels == 0,
         channels=config.channels,
         depth=config.depth,
     )
+
+
+def _beside(work: Workload) -> int:
+    return 8 if work.depthwise and work.outputs == 1 and work.groups % 8 == 0 else 1
 
 
 def _tiled(work: Workload) -> int:

@@ -10,7 +10,7 @@ class TileSizes(NamedTuple):
     ``split``, ``group_channels``, ``group_outputs`` and those of ``grid``, by which ``anchors.py``
     divides the number of a tile. ``share``: members of a window that one program meets; ``copy``:
     rows of the copied input from one residue, sample, depth, line, position to the next; ``deep``:
-    its extent along depth; ``width``: its channels.
+    its extent along depth; ``width``: its channels, ``beside`` of them at a time.
     """
 
     batch: Any
@@ -22,7 +22,6 @@ class TileSizes(NamedTuple):
     grid: Any
     copy: Any
     deep: Any
-    anchors: Any
     inputs: Any
     outputs: Any
     results: Any

@@ -273,7 +273,7 @@ def _cost(work: Workload, config: Tiling, capability: int = 90) -> float:
     outputs = work.outputs * (work.groups if work.depthwise else 1)
     blocks = -(-outputs // config.channels) * (1 if work.depthwise else work.groups)
     programs = count * (work.tap_table.classes // together) * blocks * config.split
-    at_once = MULTIPROCESSORS.get(capability, 108) * _residents(work, config.warps)
+    at_once = MULTIPROCESSORS.get(capability, 108) * residents(work, config.warps)
     waves = max(programs, 1) / at_once
     # The last wave may be nearly empty; small tiles read more for what they compute.
     cost = count * config.positions * (-(-programs // at_once) / waves)
@@ -317,7 +317,7 @@ def depth_of(work: Workload) -> int:
     return depth
 
 
-def _residents(work: Workload, warps: int) -> int:
+def residents(work: Workload, warps: int) -> int:
     """Programs that share a multiprocessor: registers decide, a window's extremum among them."""
     return 1 if warps == 8 else 2 if work.windowed else 3
 
@@ -326,7 +326,7 @@ def _stages(
     channels: int, positions: int, depth: int, work: Workload, capability: int, warps: int
 ) -> int:
     """As many as fit beside the other programs of a multiprocessor."""
-    room = SHARED.get(capability, 99_000) // _residents(work, warps)
+    room = SHARED.get(capability, 99_000) // residents(work, warps)
     one = (channels + positions) * depth * work.item
     # A short sum does not fill a long pipeline.
     steps = -(-work.channels // depth) * work.tap_table.slots // work.tap_table.classes
