@@ -232,7 +232,7 @@ class StripTiling:
     def room(self, geometry: StripGeometry, after: Epilogue, results: Results) -> int:
         """Bytes of shared memory in all, at most: rings, the bias and ones, changes of layout."""
         bias = 32 * (2 * self.positions + self.channels)
-        room = self.shared + scratch(self, results.itemsize) * self.consumers // 2
+        room = self.shared + scratch(self, results.itemsize, geometry.joined) * self.consumers // 2
         alone = geometry.channels <= self.channels
         return room + (bias if self.bias(alone, after.after) >= 0 else 0)
 
@@ -329,7 +329,7 @@ def bases(geometry: StripGeometry, itemsize: int, axis: int) -> Iterator[StripTi
     most = 128 * 128 // (padded * geometry.joined)
     for positions in (most, most // 2):
         base = StripTiling(axis, padded, positions, depth, itemsize, 2, 3, halo, store="tile")
-        if 64 <= positions <= 256 >= halo and base.shared + scratch(base, 4) <= SHARED:
+        if 64 <= positions <= 256 >= halo and base.shared + scratch(base, 4, 1) <= SHARED:
             yield base
 
 
@@ -347,7 +347,7 @@ def span(geometry: StripGeometry, config: StripTiling, strides: Five) -> int:
     return 1 + sum((n - 1) * abs(s) for n, s in zip(sizes, strides, strict=True))
 
 
-def scratch(config: StripTiling, stored: int) -> int:
+def scratch(config: StripTiling, stored: int, joined: int) -> int:
     """Bytes of shared memory that the compiler takes to change layouts, for two consumers."""
     wide = stored == 4
     if config.store == "rows":
@@ -355,7 +355,8 @@ def scratch(config: StripTiling, stored: int) -> int:
             return (65 if wide else 18) * 1024
         return 34 * 1024
     if config.store == "channels":
-        return (34 if config.vector > 1 else 66) * 1024
+        whole = config.vector * stored == 16 and wide and joined == 2
+        return (66 if config.vector == 1 else 34 if whole else 18) * 1024
     return 6 * 1024
 
 

@@ -44,8 +44,8 @@ def rows_layout(axis, vector):
 
 @gluon.constexpr_function
 def piece_of(dtype):
-    """Channels of a position that are stored together: a whole line of the cache."""
-    return 128 * 8 // dtype.primitive_bitwidth
+    """Channels of a position that are stored together: whole sectors of memory."""
+    return 64 if dtype.primitive_bitwidth == 16 else 16
 
 
 @gluon.constexpr_function
@@ -127,14 +127,13 @@ def finish_rows(
     to = gl.expand_dims(four * apart, 1 - AXIS) + gl.expand_dims(place, AXIS)
     four += tile.channel
     here = gl.expand_dims(there, AXIS)
-    if C.vector > 1:
+    if not halved_addresses(out.dtype.element_ty, C.vector):
         at = out + tile.channel * apart + to
         write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, apart, P, C)
     elif near(out, sizes.span):
         # The layout is changed on either side: results are stored while others are on their way.
-        step = apart * (out.dtype.element_ty.primitive_bitwidth // 8)
         at = halves(out + tile.channel * apart + to)
-        write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, step, P, C)
+        write_rows(at, gl.convert_layout(v, ROWS), four, here, sizes.channels, 2 * apart, P, C)
     else:
         channel = tile.channel + gl.arange(0, C.channels, layout=gl.SliceLayout(1 - AXIS, ROWS))
         live = alive(channel, sizes.channels, 1, P)
@@ -179,11 +178,21 @@ def halved(v, AXIS: gl.constexpr):
     return gl.split(both)
 
 
+@gluon.constexpr_function
+def halved_addresses(dtype, vector):
+    """Whether the lower halves of addresses are moved alone: one addition in place of two.
+
+    That takes another way to store, for tiles on both sides of a border of 4 GiB. It is worth it
+    for single results of 16 bits; for those of 32 the longer code was measured to cost more.
+    """
+    return vector == 1 and dtype.primitive_bitwidth == 16
+
+
 @gluon.jit
 def near(out, span):
-    """Whether so many elements from an address on have addresses alike in their upper half."""
+    """Whether so many elements of 16 bits from an address on have the same upper half of theirs."""
     low = out.to(gl.int64) & 0xFFFFFFFF
-    return low + span.to(gl.int64) * (out.dtype.element_ty.primitive_bitwidth // 8) < 1 << 32
+    return low + 2 * span.to(gl.int64) < 1 << 32
 
 
 @gluon.jit
@@ -251,7 +260,8 @@ def halves(out):
 def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.constexpr):
     """Store a tile's channels four at a time; where, and which channels would come after them.
 
-    ``out`` are addresses of the first four, ``channel`` their numbers, ``apart`` how far two lie.
+    ``out`` are addresses of the first four, ``channel`` their numbers, ``apart`` how far two lie:
+    in elements, or in bytes where addresses are halved.
     """
     if v.shape[C.axis] > 4:
         low, high = halved(v, C.axis)
@@ -261,16 +271,16 @@ def write_rows(out, v, channel, there, channels, apart, P: gl.constexpr, C: gl.c
         v = gl.convert_layout(v, rows_layout(C.axis, C.vector), assert_trivial=True)
         if not P.whole:
             there &= gl.expand_dims(channel < channels, 1 - C.axis)
-        if C.vector > 1:
-            gl.store(out, v, mask=there)
-            return out + 4 * apart, channel + 4
-        else:
+        if halved_addresses(v.dtype, C.vector):
             low, high, like = out
             at = gl.inline_asm_elementwise(
                 "mov.b64 $0, {$1, $2};", "=l,r,r", [low, high], dtype=gl.int64, is_pure=True, pack=1
             )
             gl.store(at.to(like.dtype), v, mask=there)
             return Halves(low + 4 * apart, high, like), channel + 4
+        else:
+            gl.store(out, v, mask=there)
+            return out + 4 * apart, channel + 4
 
 
 @triton.jit
