@@ -51,7 +51,7 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     child.close()
 
 
-SMALL = {"stages": (conv_transpose(2),), "problem": Problem.parse("n1 ci16 co16 i8x8 k2 s2 fp16")}
+SMALL = {"stages": (conv_transpose(2),), "problem": Problem.parse("n1 ci16 co16 i8x8 k3 fp16")}
 
 
 def case(slug: str, arithmetic: str) -> dict[str, Any]:
@@ -63,6 +63,11 @@ def case(slug: str, arithmetic: str) -> dict[str, Any]:
 SMALL_KERNELS = "pack convolve_strip convolve_carefully" if ANY_ROW else "pack convolve"
 JOBS: dict[str, tuple[dict[str, Any], str, int]] = {
     "small": (SMALL, SMALL_KERNELS, 3 if ANY_ROW else 2),
+    "an input in place": (
+        SMALL | {"problem": Problem.parse("n1 ci16 co5 i8x8 k2 s2 fp16")},
+        "pack_phases multiply",
+        2,
+    ),
     "softmax tf32": (
         case(SOFTMAX, "tf32"),
         *(
@@ -81,7 +86,7 @@ JOBS: dict[str, tuple[dict[str, Any], str, int]] = {
         "pack convolve convolve_carefully",
         2,
     ),
-    "no maps": (SMALL | {"capability": 80}, "pack convolve", 0),
+    "no maps": (SMALL | {"capability": 80}, "pack convolve convolve_carefully", 0),
 }
 
 

@@ -107,7 +107,7 @@ class Gemm:
         number = copied(draft, task, source) if source.copied else X
         box = (1, tile.anchors, tile.depth) if tile.channels_last else (1, tile.depth, tile.anchors)
         weights = packed(draft, anchors, tile) if tile.packed else None
-        count = source.sizes[0] * blocks(tiles) * tiling.row_blocks(*rows_of(task, anchors))
+        count = source.sizes[0] * blocks(tiles) * row_blocks(task, tiles)
         given = [
             Boxes(number, source.sizes, box, own_strides=source.strides or ()),
             weights_as_given(draft, anchors, tile) if weights is None else weights.boxes,
@@ -148,6 +148,11 @@ def rows_of(task: Task, anchors: Anchors) -> tuple[int, int]:
     return task.draft.core.out_channels, anchors.phases
 
 
+def row_blocks(task: Task, tiles: Product) -> int:
+    """Tiles that share their anchors."""
+    return tiles.tiling.row_blocks(task.draft.core.out_channels, tiles.anchors.phases)
+
+
 def blocks(tiles: Product) -> int:
     """Blocks of the anchors that tiles run over."""
     return -(-tiles.source.count // tiles.tiling.anchors)
@@ -159,7 +164,10 @@ def unit(task: Task, tiles: Product, strides: Five, item: int = 0) -> int:
     source, tiling = tiles.source, tiles.tiling
     side = tiling.channels if inner(strides) == CHANNEL_AXIS else tiling.anchors
     most, outputs = 16 // (item or task.draft.item), task.draft.core.out_channels
-    return tiles.anchors.unit(strides, most, outputs, side, source.extent[2], source.copied)
+    # Other sizes are read in place, by kernels of their own: few are to be built for these.
+    often = task.draft.core.arithmetic == "tf32" and row_blocks(task, tiles) > ROUNDED[False]
+    any_size = source.copied and tiles.anchors.whole and not often
+    return tiles.anchors.unit(strides, most, outputs, side, source.extent[2], any_size)
 
 
 def tile_of(task: Task, tiles: Product, item: int) -> GemmTile:
@@ -191,7 +199,7 @@ def sizes_of(task: Task, tiles: Product, tile: GemmTile, count: int) -> GemmSize
     padded = channel_blocks * tile.channels if tile.packed else core.out_channels
     return GemmSizes(
         tiles=told(count),
-        rows=divisor(tiles.tiling.row_blocks(*rows_of(task, anchors))),
+        rows=divisor(row_blocks(task, tiles)),
         channel_blocks=divisor(channel_blocks),
         phase_rows=told(tile.held * padded),
         blocks=divisor(blocks(tiles)),
