@@ -81,7 +81,7 @@ def call(
                 and dilation is e and groups is f and output_size is g and backend is h
                 and precision is i
             ):  # fmt: skip
-                tensors = (x, weight)
+                tensors: tuple[Tensor, ...] = (x, weight)
                 if operands or out is not None:
                     tensors = _tensors(x, weight, operands, out)
                 if recent.alike(scalars, tensors, out is not None):

@@ -50,9 +50,13 @@ class Checked:
         operands: Mapping[str, Tensor],
         out: Tensor | None,
     ) -> "Recent | None":
-        """The call as one that its weight tells again; None where an argument may change."""
+        """The call as one that its weight tells again.
+
+        None where an argument may change, and for tensors that are more than memory after all, such
+        as named ones: what makes others like them need not understand that.
+        """
         numbers = tuple(scalars.values()) if scalars else ()
-        if not all(map(_lasting, (*given[1:], *numbers))):
+        if not all(map(_lasting, (*given[1:], *numbers))) or any(map(plain.unlike_plain, tensors)):
             return None
         x, weight, *_ = tensors
         if self.settled is None or not self.settled[0](*tensors):
