@@ -89,7 +89,7 @@ wheel: $(READY) ## an sdist and a manylinux wheel, each installed and run in an 
 	@DIST=dist $(BIN)/python -m pytest -q tests/package
 
 # Old ones go first: their sources are others. A wheel may grow by 25 MB.
-kernels: $(READY) ## the GPU's kernels that a wheel brings along; needs no GPU, takes an hour of many cores
+kernels: $(READY) ## the GPU's kernels that a wheel brings along; needs no GPU, and many cores or patience
 	@rm -rf $(KERNELS)
 	@TRANSFUSE_KERNELS=$(CURDIR)/$(KERNELS) $(BIN)/transfuse compile --common --for sm_80 --for sm_90
 	@bytes=$$(cat $(KERNELS)/*.kernel | wc -c); echo "$$bytes bytes in $(KERNELS)"; test $$bytes -le 25000000

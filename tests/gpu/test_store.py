@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from transfuse.backends.triton.store.entry import parsed
+
 SCRIPT = """
 import hashlib, json, logging, sys
 import torch
@@ -76,17 +78,16 @@ def test_stored_kernels_give_the_same_bits_without_a_compiler(compiled: tuple[Pa
     folder, found = compiled
     again = run(folder, "second")
     assert again == found | {"compiled": []}
-    assert not (folder / "second").exists(), "Triton has compiled something"
+    assert not list((folder / "second").rglob("*.cubin")), "Triton has compiled something"
 
 
 def test_a_damaged_kernel_is_compiled_again(compiled: tuple[Path, Any]) -> None:
     folder, found = compiled
     path = min((folder / "kernels").iterdir())
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
+    path.write_bytes(path.read_bytes()[:-1])
     again = run(folder, "third")
     assert again["results"] == found["results"]
     assert len(again["compiled"]) == 1
     (line,) = again["lines"]
     assert line.startswith(f"{path} is left out: damaged or half written")
-    assert path.read_bytes() == whole
+    assert parsed(path.read_bytes(), path.stem).name == again["compiled"][0]

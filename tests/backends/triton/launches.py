@@ -317,10 +317,16 @@ def strange(
     launch_plan, launch = made.launch_plan, made.launch_plan.launches[-1]
     assert made.buffers() is not None
     machine_code._loaded.clear()
-    compiled, right, whole = launch.built.compiled, driver.parameters, driver.lacking
-    vars(launch.built)["compiled"] = SimpleNamespace(
-        asm=compiled.asm, metadata=SimpleNamespace(**compiled.metadata._asdict() | changes)
-    )
+    compile_, right, whole = triton.compile, driver.parameters, driver.lacking
+
+    def changed(source: Any, **options: Any) -> Any:
+        found = compile_(source, **options)
+        if source.fn is not launch.kernel:
+            return found
+        known = SimpleNamespace(**found.metadata._asdict() | changes)
+        return SimpleNamespace(asm=found.asm, metadata=known)
+
+    triton.compile = changed
     if sizes:
         driver.parameters = lambda function: SIZES[sizes](right(function))
     driver.lacking = lambda: lacking or whole()  # type: ignore[assignment]
@@ -332,8 +338,7 @@ def strange(
         made.buffers()
     finally:
         logger.removeHandler(log)
-        driver.parameters, driver.lacking = right, whole
-        vars(launch.built)["compiled"] = compiled
+        triton.compile, driver.parameters, driver.lacking = compile_, right, whole
         machine_code._loaded.clear()
     torch._C._cuda_getCurrentRawStream = lambda index: STREAM
     return {

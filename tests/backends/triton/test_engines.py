@@ -9,10 +9,9 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from transfuse.backends.triton import Triton
+from transfuse.backends.triton import Triton, versions
 from transfuse.backends.triton.engines import ordered
 from transfuse.backends.triton.engines.contract import Task, Unsuited
-from transfuse.backends.triton.engines.hopper_strip import strip_launch
 from transfuse.backends.triton.engines.portable.convolve_launch import Portable
 from transfuse.chain import Chain
 from transfuse.explanation import explain
@@ -29,7 +28,7 @@ STRIP, WINDOW = "hopper_strip", "hopper_window"
 @pytest.fixture(autouse=True)
 def _any_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled here, so every Triton will do."""
-    monkeypatch.setattr(strip_launch, "ANY_ROW", True)
+    monkeypatch.setattr(versions, "ANY_ROW", True)
 
 
 def served(slug: str, arithmetic: str, capability: int = 90) -> Any:

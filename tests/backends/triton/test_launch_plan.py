@@ -1,18 +1,19 @@
 """Programs as launches: how many there are, and which kernels serve."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from transfuse.backends.triton import lower
+from transfuse.backends.triton import lower, versions
 from transfuse.backends.triton.draft import Draft
-from transfuse.backends.triton.engines.hopper_strip import strip_launch
 from transfuse.backends.triton.engines.portable.tiling import heuristic
 from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.launch_plan import LaunchPlan
+from transfuse.backends.triton.store import shelves
 from transfuse.backends.triton.strides import five, three
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
@@ -26,7 +27,7 @@ PLAIN, SOFTMAX, POOL, NORM, MAX = OPERATORS
 @pytest.fixture(autouse=True)
 def _any_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled here, so every Triton will do."""
-    monkeypatch.setattr(strip_launch, "ANY_ROW", True)
+    monkeypatch.setattr(versions, "ANY_ROW", True)
 
 
 def planned(chain: Chain, problem: Problem, capability: int = 90, real: bool = False) -> LaunchPlan:
@@ -112,7 +113,7 @@ def test_where_gluon_has_no_such_views_portable_kernels_serve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The loop of windows is not concerned: its boxes lie side by side."""
-    monkeypatch.setattr(strip_launch, "ANY_ROW", False)
+    monkeypatch.setattr(versions, "ANY_ROW", False)
     for slug, names, engine in (
         (PLAIN, "pack convolve convolve", "portable"),
         (SOFTMAX, "pack convolve convolve", "portable"),
@@ -122,6 +123,30 @@ def test_where_gluon_has_no_such_views_portable_kernels_serve(
         found = planned(OPERATORS[slug].bound(case), case.problem, real=True)
         assert kernels(found) == names
         assert [each.engine for each in found.served] == [engine]
+
+
+def test_where_it_is_stored_the_loop_of_strips_serves_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another Triton has compiled it: it is asked for by the key that a call will have."""
+    case = OPERATORS[PLAIN].case("benchmark").on("fp16", "cuda")
+    chain, problem = OPERATORS[PLAIN].bound(case), case.problem
+    made = planned(chain, problem, real=True)
+    kinds = [torch.float16] * 3 + [dtype for _, _, dtype in made.scratch]
+    builds = made.build([torch.empty(1, dtype=kind, device="meta") for kind in kinds], 90)
+    (strip,) = (each.key for each in builds if each.kernel.__name__ == "convolve_strip")
+    asked: list[str] = []
+
+    def find(key: str) -> Any:
+        asked.append(key)
+        return "an entry" if key == strip else None
+
+    monkeypatch.setattr(versions, "ANY_ROW", False)
+    monkeypatch.setattr(shelves, "find", find)
+    again = planned(chain, problem, real=True)
+    assert kernels(again) == kernels(made)
+    assert again.scratch == made.scratch, "a trial has left something behind"
+    assert asked == [strip]
 
 
 @pytest.mark.parametrize("line", ["n4 ci16 co64 i64x64 k2 s2", "n4 ci40 co64 i64x64 k1x2 s1x2"])

@@ -27,6 +27,7 @@ class Build:
     together: threading.Barrier
     fault: str = ""
     compiled: list[str] = field(default_factory=list)
+    forgotten: int = 0
 
     def entry(self) -> Any:
         self.compiled.append(self.key)
@@ -34,6 +35,9 @@ class Build:
         if self.fault:
             raise Declined(self.fault)
         return f"entry {self.key}"
+
+    def forget(self) -> None:
+        self.forgotten += 1
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +53,7 @@ def test_builds_are_compiled_side_by_side() -> None:
     builds: list[Any] = [Build(key, together) for key in "abcde"]
     found = machine_code.compiled(builds)
     assert found == {key: f"entry {key}" for key in "abcde"}
+    assert [each.forgotten for each in builds] == [1] * 5, "texts of all levels are held"
 
 
 def test_equal_builds_are_compiled_once() -> None:

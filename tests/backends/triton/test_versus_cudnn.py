@@ -86,6 +86,12 @@ def test_the_cheaper_one_is_chosen(monkeypatch) -> None:
     assert model.slower(replace(problem, layout="channels_last"), bias=True) == ""
 
 
+def test_what_cudnn_does_not_have_is_kept() -> None:
+    line = "n4 ci256 co1024 i10x10 k1 s1 d2 fp16 channels_last cuda"
+    assert model.slower(Problem.parse(line), bias=True)
+    assert model.slower(Problem.parse(f"{line} op1"), bias=True) == ""
+
+
 def test_amounts_of_a_layer() -> None:
     problem = Problem.parse("n2 ci16 co32 i10x10 k4 s2 p1 fp16 cuda")
     found = model.amounts(problem, bias=False)

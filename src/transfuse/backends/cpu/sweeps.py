@@ -14,6 +14,9 @@ from transfuse.sweeps import Each, Fold, Slide, Sweep, View
 
 Named = Sequence[tuple[str, View]]
 
+SHORT_ROW = 8
+"""Values: fewer in a row are too few for vectors."""
+
 
 @dataclass(frozen=True)
 class _Axis:
@@ -42,12 +45,14 @@ def _each(sweep: Each) -> "_Ready":
     code, values = _read(sweep.expr, sweep.values, None)
     views = (sweep.out, *values)
     axes = _merged(_axes(sweep.out.sizes, [view.strides for view in views], 0))
-    # Beside the last axis stands one along which a view that lies otherwise is near.
+    # Beside the last axis stands one along which a view that lies otherwise is near; or behind it,
+    # where it is much longer.
     for at in range(1, len(views)):
         near = min(axes, key=lambda axis: axis.strides[at] or inf, default=None)
         if near is not None and near is not axes[-1] and near.strides[at]:
+            longer = near.strides[at] == 1 and near.size > axes[-1].size < SHORT_ROW
             axes.remove(near)
-            axes.insert(-1, near)
+            axes.insert(len(axes) if longer else -1, near)
             break
     alone = _Axis(1, (0,) * len(views))
     axes = [alone] * (2 - len(axes)) + axes

@@ -54,6 +54,10 @@ class Build:
             )
         return found
 
+    def forget(self) -> None:
+        """Let go of what was compiled: texts of every level, megabytes that Triton has in files."""
+        vars(self).pop("compiled", None)
+
     def entry(self) -> Entry:
         """The build compiled, as it is stored; ``Strange`` where no other launcher launches it."""
         known = self.compiled.metadata

@@ -104,9 +104,13 @@ def _begun(build: Build) -> Future[Entry]:
 
 def _compile(build: Build, future: Future[Entry]) -> None:
     try:
-        future.set_result(build.entry())
+        entry = build.entry()
     except BaseException as error:
+        build.forget()
         future.set_exception(error)
+    else:
+        build.forget()
+        future.set_result(entry)
 
 
 def _load(entry: Entry) -> Loaded:

@@ -14,6 +14,7 @@
 namespace TF_NAMESPACE {
 
 constexpr int64_t PART_BYTES = 200 * 1024;  // of weights, beside a tile in the second-level cache
+constexpr double FEW_ZEROS = 0.96;          // products with an input, where leaving out the others is no gain
 
 // What outputs lo <= o < hi of an axis read: for each, its taps and the inputs they meet.
 struct Reads {
@@ -36,6 +37,14 @@ struct Reads {
         }
         if (lo > hi) lo = hi = 0;
     }
+
+    // Of the inputs from lo on, those that are met: dilation passes over others.
+    std::vector<bool> met() const {
+        std::vector<bool> found(size_t(hi - lo), false);
+        for (const auto& each : of)
+            for (const Meets& meets : each) found[size_t(meets.input - lo)] = true;
+        return found;
+    }
 };
 
 // Outputs start, start + stride, … along the width, and where each tap meets the first of them.
@@ -45,6 +54,30 @@ struct WidthPhase {
     };
     int64_t start, count;
     std::vector<Meets> taps;
+
+    // Neighbouring taps that meet inputs at the outputs lo to hi alone, the longest first; none where all taps are
+    // taken at all outputs, zeros beyond the ends included.
+    struct Span {
+        size_t first, taps;
+        int64_t lo, hi;
+    };
+    std::vector<Span> spans;
+
+    // Short rows meet many of these zeros.
+    void list_spans(int64_t inputs) {
+        int64_t met = 0;
+        for (size_t i = 0; i < taps.size(); i++) {
+            const int64_t lo = std::max<int64_t>(0, -taps[i].input), hi = std::min(count, inputs - taps[i].input);
+            if (lo >= hi) continue;
+            met += hi - lo;
+            if (spans.size() && spans.back().lo == lo && spans.back().hi == hi && spans.back().first + spans.back().taps == i)
+                spans.back().taps++;
+            else
+                spans.push_back({i, 1, lo, hi});
+        }
+        std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.hi - a.lo > b.hi - b.lo; });
+        if (double(met) > FEW_ZEROS * double(count) * double(taps.size())) spans.clear();
+    }
 };
 
 static std::vector<WidthPhase> width_phases(const transfuse_program& p, int64_t inputs, int64_t lo,
@@ -52,7 +85,7 @@ static std::vector<WidthPhase> width_phases(const transfuse_program& p, int64_t 
     const Taps taps(p, 2);
     std::vector<WidthPhase> phases;
     for (int64_t o = lo; o < std::min(lo + p.stride[2], hi); o++) {
-        WidthPhase phase = {o, (hi - o + p.stride[2] - 1) / p.stride[2], {}};
+        WidthPhase phase = {o, (hi - o + p.stride[2] - 1) / p.stride[2], {}, {}};
         taps.each(o, 1 - phase.count, inputs, [&](int64_t k, int64_t i) { phase.taps.push_back({k, i}); });
         phases.push_back(std::move(phase));
     }
@@ -106,6 +139,8 @@ template <class T> class Convolution {
         depth = Reads(p, 0, n[0], box.lo[0], box.hi[0]);
         height = Reads(p, 1, n[1], box.lo[1], box.hi[1]);
         phases = width_phases(p, n[2], box.lo[2], box.hi[2]);
+        for (WidthPhase& phase : phases)
+            if (!narrow && !p.careful) phase.list_spans(n[2]);
         list_rows(box, pairs != nullptr);
         copy_inputs(from);
         if (pairs && !is_tame()) {
@@ -208,17 +243,33 @@ template <class T> class Convolution {
             copied = size;
         }
         int64_t from = std::max<int64_t>(lo, 0), until = std::min(hi, n[2]);
-        for (int64_t d = depth.lo; d < depth.hi; d++) {
-            T* to = copy.get() + (d - depth.lo) * plane_rows * slab();
-            for (int64_t h = height.lo; h < height.hi; h++)
+        const auto planes = depth.met(), rows = height.met();
+        for (int64_t d = depth.lo; d < depth.hi; d++)
+            for (int64_t h = height.lo; h < height.hi; h++) {
+                if (!pairs && !(planes[size_t(d - depth.lo)] && rows[size_t(h - height.lo)])) continue;
+                T* to = copy.get() + ((d - depth.lo) * plane_rows + h - height.lo) * slab();
                 for (int64_t c = 0; c < p.in_channels; c++, to += pitch) {
-                    std::fill(to, to + (from - lo), T(0));
                     int64_t at = from_sample * stride[0] + c * stride[1] + d * stride[2] + h * stride[3] +
                                  from * stride[4];
+                    if (until > from && stride[4] == 1 && element == (sizeof(T) == 8 ? TF_F64 : TF_F32)) {
+                        copy_row(static_cast<const T*>(input) + at, from - lo, until - from, to);
+                        continue;
+                    }
+                    std::fill(to, to + (from - lo), T(0));
                     if (until > from) load_row(element, input, at, stride[4], until - from, to + (from - lo));
                     std::fill(to + (std::max(until, from) - lo), to + pitch, T(0));
                 }
-        }
+            }
+    }
+
+    // n values after `zeros`, and zeros up to the pitch. Vectors write beyond it: the next row overwrites that.
+    void copy_row(const T* from, int64_t zeros, int64_t n, T* to) const {
+        constexpr int L = LANES<T>;
+        for (int64_t i = 0; i < zeros; i += L) store(to + i, Vec<T>{});
+        T *at = to + zeros, *end = to + pitch;
+        for (; n >= L; n -= L, from += L, at += L) store(at, load(from));
+        if (n) store(at, load_some(from, n)), at += L;
+        for (; at < end; at += L) store(at, Vec<T>{});
     }
 
     // Whether sums and differences of the copied inputs are as good as the inputs.
@@ -266,13 +317,19 @@ template <class T> class Convolution {
         for (const RowSum& row : row_sums[ph])
             for (int64_t d = pd; d < box.size(0); d += p.stride[0]) {
                 const size_t begin = taps.size();
-                for (const auto& a : depth.of[d])
-                    for (const auto& b : row.met)
-                        for (const auto& e : phase.taps) {
-                            const int64_t in_copy = (a.input - depth.lo) * plane_rows + b.input;
-                            const int64_t k = (a.tap * p.tap_rows + b.tap) * p.kernel[2] + e.tap;
-                            taps.push_back({in_copy * slab() + e.input - first_column, k * cig});
+                const auto list = [&](size_t first, size_t count) {
+                    size_t at = taps.size();
+                    taps.resize(at + depth.of[d].size() * row.met.size() * count);
+                    for (const auto& a : depth.of[d])
+                        for (const auto& b : row.met) {
+                            const int64_t x = ((a.input - depth.lo) * plane_rows + b.input) * slab() - first_column;
+                            const int64_t k = (a.tap * p.tap_rows + b.tap) * p.kernel[2];
+                            for (size_t i = first; i < first + count; i++)
+                                taps[at++] = {x + phase.taps[i].input, (k + phase.taps[i].tap) * cig};
                         }
+                };
+                if (phase.spans.empty()) list(0, phase.taps.size());
+                for (const auto& span : phase.spans) list(span.first, span.taps);
                 const int64_t line = d * box.size(1) + row.row;
                 if (row.first || taps.size() > begin)
                     sums.push_back({line, row.second, row.first, row.minus, begin, taps.size()});
@@ -288,13 +345,13 @@ template <class T> class Convolution {
         int64_t part = std::max<int64_t>(16, PART_BYTES / int64_t(sizeof(T)) / (some * 2 * LANES<T>) / 8 * 8);
         if (part * 2 > cig) part = cig;
         const int64_t per_group = p.out_channels / p.groups;
-        const int64_t padded = narrow ? per_group : channels.padded;
+        const int64_t padded = narrow ? per_group : group_slots<T>(p);
         if (narrow) part = cig;
         const T* first = static_cast<const T*>(p.weights) + tile.part * padded * p.groups * p.taps() * cig;
         for (int64_t slot = 0, wide; slot < padded * p.groups; slot += wide) {
             const int64_t group = slot / padded;
             wide = narrow ? per_group : block_width<T>(per_group, slot % padded);
-            const auto add = wide == LANES<T> ? row<T, 1> : row<T, 2>;
+            const auto add = row_of<T>(wide);
             const T* weights = first + slot * p.taps() * cig;
             for (int64_t c0 = 0; c0 < cig; c0 += part) {
                 const int count = int(std::min(part, cig - c0));
@@ -310,11 +367,32 @@ template <class T> class Convolution {
                         narrow_row(phase, t, met, x, w, s);
                     else if (p.careful)
                         careful_row(phase, t, met, x, count, w, wide, s, c0 == 0);
-                    else
+                    else if (phase.spans.empty() || !met)
                         add(x, phase.count, t, met, count, pitch, w, s, step(),
                             {sum.first && c0 == 0, second, sum.minus});
+                    else
+                        by_span(phase, met, sum.first && c0 == 0, [&](const auto& span, int64_t first, int some, bool set) {
+                            add(x + span.lo, span.hi - span.lo, t + first, some, count, pitch, w, s + span.lo * step(), step(),
+                                {set, second, sum.minus});
+                        });
                 }
             }
+        }
+    }
+
+    // f(span, its first tap, taps, whether its sums are the first of their places), over `met` taps.
+    template <class F> void by_span(const WidthPhase& phase, int met, bool set, F f) const {
+        size_t each = 0;
+        for (const auto& span : phase.spans) each += span.taps;
+        const int pairs = met / int(each);  // of taps along depth and height
+        const WidthPhase::Span all = {0, 0, 0, phase.count};
+        const bool whole = phase.spans[0].hi - phase.spans[0].lo == phase.count;
+        if (set && !whole) f(all, 0, 0, true);  // zeros
+        int64_t first = 0;
+        for (const auto& span : phase.spans) {
+            const int some = pairs * int(span.taps);
+            f(span, first, some, set && whole && first == 0);
+            first += some;
         }
     }
 
@@ -329,8 +407,7 @@ template <class T> class Convolution {
             met.clear();
             for (int i = 0; i < count; i++)
                 if (exists(phase, i, q)) met.push_back(t[i]);
-            auto one = wide == LANES<T> ? block<T, 1, 1> : block<T, 1, 2>;
-            one(x + q, met.data(), int(met.size()), some_channels, pitch, w, s, 0, {first, 0, false});
+            row_of<T>(wide)(x + q, 1, met.data(), int(met.size()), some_channels, pitch, w, s, 0, {first, 0, false});
         }
     }
 

@@ -8,6 +8,7 @@
 #include "convolution.h"
 #include "digest.h"
 #include "division.h"
+#include "flat.h"
 #include "map.h"
 #include "output.h"
 #include "parallel.h"
@@ -540,7 +541,8 @@ template <class T> static void run_as(const transfuse_program& p, int threads) {
     Engine<T>(p, threads).run();
 }
 
-static void run(const transfuse_program& p, int threads) {
+static void run(const transfuse_program& program, int threads) {
+    const transfuse_program p = flattened(program);
     p.element == TF_F64 ? run_as<double>(p, threads) : run_as<float>(p, threads);
 }
 

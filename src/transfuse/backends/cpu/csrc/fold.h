@@ -15,12 +15,14 @@ constexpr int TERMS = 32;               // that are added in the compute type be
 constexpr int64_t FEWEST_ITEMS = 64;    // so that many threads find work
 constexpr int64_t COLUMNS = 1024;       // results side by side
 constexpr int64_t COLUMN_VALUES = 16384;  // of a block of columns, in the second-level cache
+constexpr int64_t SHORT_COLUMNS = 256;    // results side by side, where the axes they lie along are short
+constexpr int64_t SHORT_TERMS = 64;       // of a fold whose row is shorter than it takes to begin one
 
 // Fewer values than a vector, and `none` beside them.
 template <class T> TF_INLINE Vec<T> some(const T* p, int64_t count, Vec<T> none) {
     T v[LANES<T>];
     store(v, none);
-    for (int64_t i = 0; i < count; i++) v[i] = p[i];
+    memcpy(v, p, count * sizeof(T));
     return load(v);
 }
 
@@ -261,25 +263,34 @@ template <class T> class Foldings {
 template <class T> class Fold {
   public:
     Fold(const transfuse_sweep& s, int threads)
-        : s(s), threads(threads), kept(s.kept - 1), folded(s.kept + s.folded - 1),
-          reader(s.values, s.before, s.across ? folded : kept, s.across ? kept : folded),
-          after(s.others, s.after, -1, kept) {}
+        : s(s), threads(threads), kept(s.kept - 1), folded(s.kept + s.folded - 1), all(product(0, s.kept)),
+          rows(product(s.kept, folded)), side(sides()), reader(s.values, s.values_count, s.before, grid()),
+          after(s.others, s.others_count, s.after, results_grid()) {
+        for (const transfuse_view& out : s.outs) lies.emplace_back(results_grid(), out);
+    }
 
     void run() {
+        const int64_t width = s.sizes[folded];
         if (s.across) {
-            results = std::min(s.sizes[kept], COLUMNS);
-            terms = std::min(s.sizes[folded], std::max<int64_t>(1, COLUMN_VALUES / results));
+            // Beside one another results of whole axes, where the last one is short.
+            results = side > 1 ? side * s.sizes[kept] : std::min(s.sizes[kept], COLUMNS);
+            lines = std::min(rows * width, std::max<int64_t>(1, COLUMN_VALUES / results));
+            pieces = ceiling(s.sizes[kept] * side, results);
+            chunks = all / s.sizes[kept] / side * pieces;
+            steps = lines ? ceiling(rows * width, lines) : 0;
         } else {
-            terms = std::min(s.sizes[folded], BLOCK_VALUES);
-            results = std::min({s.sizes[kept], std::max<int64_t>(1, BLOCK_VALUES / std::max<int64_t>(1, terms)), COLUMNS});
+            // Whole folds, several at a time, or parts of one.
+            terms = std::min(width, BLOCK_VALUES);
+            lines = terms < width ? 1 : std::min(rows, std::max<int64_t>(1, BLOCK_VALUES / std::max<int64_t>(1, terms)));
+            const int64_t whole = terms == width && lines == rows ? std::max<int64_t>(1, rows * width) : BLOCK_VALUES;
+            results = std::min({all, std::max<int64_t>(1, BLOCK_VALUES / whole), COLUMNS});
+            chunks = ceiling(all, results);
+            steps = terms ? ceiling(rows, lines) * ceiling(width, terms) : 0;
         }
-        pieces = ceiling(s.sizes[kept], results);
-        const int64_t chunks = product(0, kept) * pieces;
-        steps = terms ? product(s.kept, folded) * ceiling(s.sizes[folded], terms) : 0;
         // Few results of long folds: these are cut into as many parts as threads may want, by the sizes alone.
-        const int64_t work = results * terms * steps;
+        const int64_t work = results * lines * (s.across ? 1 : terms) * steps;
         const int64_t parts = std::max<int64_t>(1, std::min({steps, ceiling(FEWEST_ITEMS, chunks), work / ITEM_VALUES}));
-        if (parts > 1) return in_parts(chunks, parts);
+        if (parts > 1) return in_parts(parts);
         const int64_t some = std::max<int64_t>(1, ITEM_VALUES / std::max<int64_t>(1, work)), items = ceiling(chunks, some);
         in_parallel(count(items), items, [&] { return Own(*this); }, [&](Own& own, int64_t item) {
             for (int64_t chunk = item * some; chunk < std::min(chunks, (item + 1) * some); chunk++) {
@@ -292,18 +303,49 @@ template <class T> class Fold {
   private:
     const transfuse_sweep& s;
     const int threads, kept, folded;  // the last axes of the two kinds
+    const int64_t all, rows, side;    // results; along the folded axes but the last; results beside the last axis
     const Reader<T> reader, after;
-    int64_t results = 0, terms = 0;  // of a block
-    int64_t pieces = 0, steps = 0;   // of the last axis that is kept; blocks that make one fold
+    std::vector<Lie> lies;           // of the outputs
+    int64_t results = 0;             // of a chunk
+    int64_t lines = 0, terms = 0;    // of a block: rows for each result, and values of a row where these are folded
+    int64_t pieces = 0;              // of the last axis that is kept, where vectors lie along it
+    int64_t chunks = 0, steps = 0;   // blocks that make one fold
+
+    // Axes before the last that are kept, whose results lie beside one another: those of short ones.
+    int64_t sides() const {
+        int64_t found = 1;
+        for (int a = kept; s.across && a-- > 0 && found * s.sizes[a] * s.sizes[kept] <= SHORT_COLUMNS;) found *= s.sizes[a];
+        return found;
+    }
+
+    // Rows of folded values: [kept][folded]; or [folded][kept beside one another].
+    Grid grid() const {
+        Grid found = {s.sizes, {}, s.across ? kept : folded};
+        if (!s.across)
+            for (int a = 0; a < folded; a++) found.axes.push_back(a);
+        if (!s.across) return found;
+        for (int a = s.kept; a <= folded; a++) found.axes.push_back(a);
+        for (int64_t a = kept, whole = 1; whole < side;) {
+            whole *= s.sizes[--a];
+            found.axes.insert(found.axes.begin() + s.folded, int(a));
+        }
+        return found;
+    }
+    Grid results_grid() const {
+        Grid found = {s.sizes, {}, -1};
+        for (int a = 0; a < s.kept; a++) found.axes.push_back(a);
+        return found;
+    }
 
     // What a thread has for itself.
     struct Own {
-        Buffer<T> room;
+        Buffer<T> room, turned;
         Buffer<double> numbers;
         Set set, block;
         Foldings<T> foldings;
         explicit Own(const Fold& f)
-            : room(allocate<T>(std::max(f.reader.room(f.results * std::max<int64_t>(1, f.terms)), f.after.room(f.results)))),
+            : room(allocate<T>(std::max(f.reader.room(f.values()), f.after.room(f.results)))),
+              turned(allocate<T>(f.turns() ? f.values() : 0)),
               numbers(allocate<double>(4 * f.results)),
               set{0, numbers.get(), numbers.get() + f.results},
               block{0, numbers.get() + 2 * f.results, numbers.get() + 3 * f.results},
@@ -316,34 +358,58 @@ template <class T> class Fold {
         for (int a = first; a < last; a++) all *= s.sizes[a];
         return all;
     }
-    int64_t first_of(int64_t chunk) const { return chunk % pieces * results; }
-    int64_t results_of(int64_t chunk) const { return std::min(results, s.sizes[kept] - first_of(chunk)); }
-    int64_t offset(const transfuse_view& v, int64_t chunk) const {
-        return offset_of(v, s.sizes, 0, kept, chunk / pieces) + first_of(chunk) * v.strides[kept];
+    int64_t values() const { return std::max<int64_t>(1, results * lines * (s.across ? 1 : terms)); }
+    // Whether rows are so short that vectors lie better along the results.
+    bool turns() const { return !s.across && steps == 1 && results >= LANES<T> && lines * terms < SHORT_TERMS; }
+
+    // The first of a chunk's results, and how many there are.
+    int64_t first_of(int64_t chunk) const {
+        return s.across ? chunk / pieces * s.sizes[kept] * side + chunk % pieces * results : chunk * results;
+    }
+    int64_t results_of(int64_t chunk) const {
+        return s.across ? std::min(results, s.sizes[kept] * side - chunk % pieces * results)
+                        : std::min(results, all - first_of(chunk));
     }
 
     // The set of a chunk of results over some of the blocks that make their folds.
     void part(Own& own, int64_t chunk, int64_t begin, int64_t end, Set& to) const {
-        const int64_t along = terms ? ceiling(s.sizes[folded], terms) : 1, n = results_of(chunk);
-        int64_t at[UINT8_MAX];
-        own.foldings.none(to, n);
+        own.foldings.none(to, results_of(chunk));
         for (int64_t step = begin; step < end; step++) {
-            const int64_t first = step % along * terms, some = std::min(terms, s.sizes[folded] - first);
-            for (int k = 0; k < s.values_count; k++)
-                at[k] = offset(s.values[k], chunk) + first * s.values[k].strides[folded] +
-                        offset_of(s.values[k], s.sizes, s.kept, folded, step / along);
-            const Extent e = s.across ? Extent{some, n} : Extent{n, some};
-            const Placed<T> v = reader(at, e, own.room.get());
-            own.block.n = double(some);
-            if (s.across)
-                own.foldings.set(Columns<T>{v.at, v.pitch, n, some}, own.block);
-            else
-                own.foldings.set(Rows<T>{v.at, v.pitch, n, some}, own.block);
-            own.foldings.merge(to, own.block, n);
+            s.across ? columns(own, chunk, step) : folds(own, chunk, step);
+            own.foldings.merge(to, own.block, results_of(chunk));
         }
     }
 
-    void in_parts(int64_t chunks, int64_t parts) const {
+    void columns(Own& own, int64_t chunk, int64_t step) const {
+        const int64_t n = results_of(chunk), first = first_of(chunk), row = step * lines;
+        const int64_t some = std::min(lines, rows * s.sizes[folded] - row);
+        int64_t at[UINT8_MAX];
+        for (int k = 0; k < s.values_count; k++)
+            at[k] = offset_of(s.values[k], s.sizes, 0, kept, side > 1 ? first / (s.sizes[kept] * side) * side : first / s.sizes[kept]) +
+                    first % s.sizes[kept] * s.values[k].strides[kept];
+        const Extent e = {some * side, n / side};
+        const Placed<T> v = reader(at, row * side, e, own.room.get(), side > 1);
+        own.block.n = double(some);
+        own.foldings.set(Columns<T>{v.at, v.pitch * side, n, some}, own.block);
+    }
+
+    void folds(Own& own, int64_t chunk, int64_t step) const {
+        const int64_t n = results_of(chunk), along = ceiling(s.sizes[folded], terms);
+        const int64_t line = step / along * lines, first = step % along * terms;
+        const Extent e = {std::min(lines, rows - line) * n, std::min(terms, s.sizes[folded] - first)};
+        int64_t at[UINT8_MAX];
+        for (int k = 0; k < s.values_count; k++) at[k] = first * s.values[k].strides[folded];
+        const int64_t deep = e.rows / n, some = deep * e.width;
+        const Placed<T> v = reader(at, first_of(chunk) * rows + line, e, own.room.get(), deep > 1);
+        own.block.n = double(some);
+        if (turns()) {
+            turn(v.at, v.pitch * deep, {n, some}, own.turned.get(), n);
+            return own.foldings.set(Columns<T>{own.turned.get(), n, n, some}, own.block);
+        }
+        own.foldings.set(Rows<T>{v.at, v.pitch * deep, n, some}, own.block);
+    }
+
+    void in_parts(int64_t parts) const {
         const int64_t some = ceiling(steps, parts), sets = ceiling(steps, some);
         const Buffer<double> memory = allocate<double>(chunks * sets * 2 * results);
         std::vector<double> counts(chunks * sets);
@@ -364,18 +430,15 @@ template <class T> class Fold {
     }
 
     void finish(Own& own, int64_t chunk, const Set& set) const {
-        const Extent e = {1, results_of(chunk)};
-        own.foldings.results(set, e.width);
-        T* to = own.room.get() + after.count() * e.width;
+        const Extent e = {results_of(chunk), 1};
+        const int64_t at[UINT8_MAX] = {};
+        own.foldings.results(set, e.rows);
+        T* to = own.room.get() + after.count() * e.rows;
         const bool two = s.folding == TF_F_EXPONENTIALS || s.folding == TF_F_MOMENTS;
         for (int i = 0; i < 1 + two; i++) {
-            std::copy(i ? set.b : set.a, (i ? set.b : set.a) + e.width, to);
-            if (after.map) {
-                int64_t at[UINT8_MAX];
-                for (int k = 0; k < after.count(); k++) at[k] = offset(s.others[k], chunk);
-                after.into(to, e.width, at, e, own.room.get());
-            }
-            write_block(s.outs[i], offset(s.outs[i], chunk), e, after.steps(s.outs[i]), to);
+            std::copy(i ? set.b : set.a, (i ? set.b : set.a) + e.rows, to);
+            if (after.map) after.into(to, 1, at, first_of(chunk), e, own.room.get());
+            write_rows(s.outs[i], lies[i], 0, first_of(chunk), e, to);
         }
     }
 };

@@ -1,6 +1,8 @@
 // The inner loops: positions x output channels, summed over taps and input channels.
 #pragma once
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 #include "vector.h"
 
@@ -19,28 +21,37 @@ struct To {
     bool minus;
 };
 
-// M positions times N vectors of channels, accumulated in registers.
-//   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * cs + i] * w[(t.w + c) * N*LANES + j]
+template <class V> using Value = std::decay_t<decltype(std::declval<V>()[0])>;
+template <class V> TF_INLINE V load_as(const Value<V>* p) {
+    V v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+// M positions times N vectors of channels, accumulated in registers; V is a vector, or half of one.
+//   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * cs + i] * w[(t.w + c) * N*L + j]
 // and the same sum is added to a second place, or taken from it.
-template <class T, int M, int N>
-static void block(const T* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
-                  const T* __restrict w, T* __restrict s, int64_t ps, To to) {
-    constexpr int L = LANES<T>;
-    Vec<T> acc[M][N];
+template <class V, int M, int N>
+static void block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
+                  const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, To to) {
+    typedef Value<V> T;
+    constexpr int L = sizeof(V) / sizeof(T);
+    const auto put = [](T* at, V v) { memcpy(at, &v, sizeof v); };
+    V acc[M][N];
 #pragma GCC unroll 16
     for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < N; j++) acc[i][j] = Vec<T>{};
+        for (int j = 0; j < N; j++) acc[i][j] = V{};
     for (int t = 0; t < count; t++) {
         const T* xp = x + taps[t].x;
         const T* wp = w + taps[t].w * (N * L);
         for (int c = 0; c < channels; c++) {
-            Vec<T> wv[N];
+            V wv[N];
 #pragma GCC unroll 4
-            for (int j = 0; j < N; j++) wv[j] = load(wp + j * L);
+            for (int j = 0; j < N; j++) wv[j] = load_as<V>(wp + j * L);
 #pragma GCC unroll 16
             for (int i = 0; i < M; i++) {
-                Vec<T> xv = fill(xp[i]);
+                const V xv = xp[i] - V{};
 #pragma GCC unroll 4
                 for (int j = 0; j < N; j++) acc[i][j] += xv * wv[j];
             }
@@ -54,7 +65,7 @@ static void block(const T* __restrict x, const Tap* taps, int count, int channel
 #pragma GCC unroll 4
         for (int j = 0; j < N; j++) {
             T* at = s + i * ps + j * L;
-            store(at, to.first ? acc[i][j] : load(at) + acc[i][j]);
+            put(at, to.first ? acc[i][j] : load_as<V>(at) + acc[i][j]);
         }
     if (!to.second) return;
 #pragma GCC unroll 16
@@ -62,7 +73,7 @@ static void block(const T* __restrict x, const Tap* taps, int count, int channel
 #pragma GCC unroll 4
         for (int j = 0; j < N; j++) {
             T* at = s + to.second + i * ps + j * L;
-            store(at, to.minus ? load(at) - acc[i][j] : load(at) + acc[i][j]);
+            put(at, to.minus ? load_as<V>(at) - acc[i][j] : load_as<V>(at) + acc[i][j]);
         }
 }
 
@@ -70,11 +81,11 @@ template <class T>
 using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, T*, int64_t, To);
 
 // block<1> to block<TF_ROWS>, by the number of positions.
-template <class T, int N> static Block<T> block_of(int positions) {
-    static const Block<T> table[] = {
-        block<T, 1, N>, block<T, 2, N>, block<T, 3, N>, block<T, 4, N>,  block<T, 5, N>,  block<T, 6, N>,
+template <class V, int N> static Block<Value<V>> block_of(int positions) {
+    static const Block<Value<V>> table[] = {
+        block<V, 1, N>, block<V, 2, N>, block<V, 3, N>, block<V, 4, N>,  block<V, 5, N>,  block<V, 6, N>,
 #if TF_ROWS > 6
-        block<T, 7, N>, block<T, 8, N>, block<T, 9, N>, block<T, 10, N>, block<T, 11, N>, block<T, 12, N>,
+        block<V, 7, N>, block<V, 8, N>, block<V, 9, N>, block<V, 10, N>, block<V, 11, N>, block<V, 12, N>,
 #endif
     };
     return table[positions - 1];
@@ -84,27 +95,82 @@ template <class T, int N> static Block<T> block_of(int positions) {
 // shorter too where taps have few channels.
 static inline int terms(int channels) { return channels < 32 ? 64 : 128; }
 
+// The same as `block` of one vector, whose short sums, of so many taps and channels, are added up in registers.
+template <class V, int M>
+static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
+                       const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, To to, int some, int part) {
+    typedef Value<V> T;
+    constexpr int L = sizeof(V) / sizeof(T);
+    V total[M] = {};
+    for (int t0 = 0; t0 < count; t0 += some)
+        for (int c0 = 0; c0 < channels; c0 += part) {
+            V acc[M] = {};
+            const int end = std::min(count, t0 + some), n = std::min(part, channels - c0);
+            for (int t = t0; t < end; t++) {
+                const T* xp = x + taps[t].x + c0 * cs;
+                const T* wp = w + (taps[t].w + c0) * L;
+                for (int c = 0; c < n; c++, xp += cs, wp += L) {
+                    const V wv = load_as<V>(wp);
+#pragma GCC unroll 16
+                    for (int i = 0; i < M; i++) acc[i] += (xp[i] - V{}) * wv;
+                }
+            }
+#pragma GCC unroll 16
+            for (int i = 0; i < M; i++) total[i] += acc[i];
+        }
+#pragma GCC unroll 16
+    for (int i = 0; i < M; i++) {
+        T *at = s + i * ps, *second = at + to.second;
+        const V sum = to.first ? total[i] : load_as<V>(at) + total[i];
+        memcpy(at, &sum, sizeof sum);
+        if (!to.second) continue;
+        const V other = to.minus ? load_as<V>(second) - total[i] : load_as<V>(second) + total[i];
+        memcpy(second, &other, sizeof other);
+    }
+}
+
+template <class V> using SlimBlock = void (*)(const Value<V>*, const Tap*, int, int, int64_t, const Value<V>*, Value<V>*,
+                                              int64_t, To, int, int);
+template <class V, int... M> static SlimBlock<V> slim_block_of(int positions, std::integer_sequence<int, M...>) {
+    static const SlimBlock<V> table[] = {slim_block<V, M + 1>...};
+    return table[positions - 1];
+}
+
 // A row of n positions. The remainder is shared between the last two blocks, so none is tiny. A block's
 // short sums are added up while it is in the first-level cache.
-template <class T, int N>
-static void row(const T* x, int64_t n, const Tap* taps, int count, int channels, int64_t cs, const T* w, T* s,
-                int64_t ps, To to) {
+template <class V, int N>
+static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int channels, int64_t cs, const Value<V>* w,
+                Value<V>* s, int64_t ps, To to) {
+    constexpr int L = sizeof(V) / sizeof(Value<V>);
     const int most = terms(channels), taps_at_once = std::max(1, most / channels);
     const int parts = std::max(1, (channels + most / 2) / most), part = (channels + parts - 1) / parts;
     while (n > 0) {
         const int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
-        const auto sum = block_of<T, N>(m);
-        To next = to;
-        for (int t = 0; t == 0 || t < count; t += taps_at_once)
-            for (int c = 0; c < channels; c += part) {
-                sum(x + c * cs, taps + t, std::min(taps_at_once, count - t), std::min(part, channels - c), cs,
-                    w + c * N * LANES<T>, s, ps, next);
-                next.first = false;
-            }
+        if constexpr (N == 1) {
+            slim_block_of<V>(m, std::make_integer_sequence<int, TF_ROWS>())(x, taps, count, channels, cs, w, s, ps, to,
+                                                                             taps_at_once, part);
+        } else {
+            const auto sum = block_of<V, N>(m);
+            To next = to;
+            for (int t = 0; t == 0 || t < count; t += taps_at_once)
+                for (int c = 0; c < channels; c += part) {
+                    sum(x + c * cs, taps + t, std::min(taps_at_once, count - t), std::min(part, channels - c), cs,
+                        w + c * N * L, s, ps, next);
+                    next.first = false;
+                }
+        }
         x += m;
         s += m * ps;
         n -= m;
     }
+}
+
+// The same for a block of so many channels.
+template <class T> using Row = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, const T*, T*, int64_t, To);
+template <class T> static Row<T> row_of(int64_t wide) {
+    if constexpr (TF_BYTES == 64)
+        if (wide < LANES<T>) return row<HalfVec<T>, 1>;
+    return wide == LANES<T> ? row<Vec<T>, 1> : row<Vec<T>, 2>;
 }
 
 }  // namespace TF_NAMESPACE

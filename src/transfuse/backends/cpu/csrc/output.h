@@ -26,8 +26,11 @@ static void turn(const T* from, int64_t slots, int64_t width, int lanes, T* to, 
             for (int i = 0; i < lanes; i++) store(to + i * pitch + w, r[i]);
         }
     }
-    for (; w < width; w++)
-        for (int i = 0; i < lanes; i++) to[i * pitch + w] = from[w * slots + i];
+    if (w == width) return;
+    Vec<T> r[L];
+    for (int i = 0; i < L; i++) r[i] = load(from + std::min(w + i, width - 1) * slots);
+    transpose<T>(r);
+    for (int i = 0; i < lanes; i++) store_some(to + i * pitch + w, r[i], width - w);
 }
 
 // A tile's values at their place, in the output's layout and type.
@@ -35,17 +38,17 @@ template <class T> static void write(const transfuse_program& p, Tile<T>& tile, 
     const int64_t* st = p.output_strides;
     const int64_t slots = tile.channels.slots;
     const Channels& c = tile.channels;
-    const bool as_is = (p.output_element == TF_F32 || p.output_element == TF_F64) && st[4] == 1;
-    // Rows that follow one another in the output as they do in the tile are one, and so are planes.
+    // Rows that follow one another in the output, too, make one.
     int64_t width = tile.box.size(2), rows = tile.box.size(1), planes = tile.box.size(0);
-    if (as_is && st[3] == width) width *= rows, rows = 1;
-    if (as_is && rows == 1 && st[2] == width) width *= planes, planes = 1;
+    if (st[3] == width * st[4] || rows == 1) width *= rows, rows = 1;
+    if (rows == 1 && (st[2] == width * st[4] || planes == 1)) width *= planes, planes = 1;
+    const bool as_is = (p.output_element == TF_F32 || p.output_element == TF_F64) && st[4] == 1;
     std::vector<T> lines(as_is ? 0 : width * LANES<T>);
-    for (int64_t d = tile.box.lo[0]; d < tile.box.lo[0] + planes; d++)
-        for (int64_t h = tile.box.lo[1]; h < tile.box.lo[1] + rows; h++) {
-            const T* v = tile.at(tile.box.at(d, h, tile.box.lo[2]));
-            const int64_t base = tile.n * st[0] + tile.first_channel() * st[1] + d * st[2] + h * st[3] +
-                                 tile.box.lo[2] * st[4];
+    for (int64_t d = 0; d < planes; d++)
+        for (int64_t h = 0; h < rows; h++) {
+            const T* v = tile.at((d * rows + h) * width);
+            const int64_t base = tile.n * st[0] + tile.first_channel() * st[1] + (tile.box.lo[0] + d) * st[2] +
+                                 (tile.box.lo[1] + h) * st[3] + tile.box.lo[2] * st[4];
             if (st[1] == 1 && c.dense()) {  // channels last: as the tile lies
                 for (int64_t w = 0; w < width; w++)
                     store_row(p.output_element, p.output, base + w * st[4], 1, c.count, v + w * slots);

@@ -1,11 +1,12 @@
 // Slide: one value for each window.
 //
-// The rows that a window covers are folded into one, and then the windows along it, one tap after another. In a
-// row lie the positions of one channel, or those of some channels side by side where these are next to one
-// another in memory.
+// Vectors lie across: the same position of as many channels as a vector has lanes, so that windows of any size and
+// step take whole vectors, however short their rows are. Values of which the channels are not next to one another in
+// memory are turned, a box of positions at a time. The rows that a window covers are folded into one, and then the
+// windows along it.
 #pragma once
 #include <cmath>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "block.h"
@@ -13,21 +14,27 @@
 
 namespace TF_NAMESPACE {
 
-constexpr int64_t ROW_VALUES = 2048;        // of a row, where windows allow it: several stay in the first-level cache
-constexpr int64_t KEPT_VALUES = 1 << 20;    // of rows that windows share
-constexpr int64_t SMALL_WINDOW = 64;        // values that may be added in the compute type
+constexpr int64_t BOX_VALUES = 32768;  // inputs of a box: they stay in the second-level cache
+constexpr int64_t SIDE_CHANNELS = 64;  // at a time, where they lie side by side
+constexpr int64_t SMALL_WINDOW = 64;   // values that may be added in the compute type
+
+// As many values as a vector of T has, in the type A.
+template <class T, class A> struct LanesOf {
+    typedef A Type __attribute__((vector_size(LANES<T> * sizeof(A)), aligned(alignof(A))));
+};
+template <class T, class A> using Lanes = typename LanesOf<T, A>::Type;
 
 struct Most {
     template <class A> static A none() { return -INFINITY; }
-    template <class A> static A fold(A a, A b) { return a > b || a != a ? a : b; }
+    template <class V> TF_INLINE void fold(V& a, const V& b) { a = (a > b) | (a != a) ? a : b; }
 };
 struct Least {
     template <class A> static A none() { return INFINITY; }
-    template <class A> static A fold(A a, A b) { return a < b || a != a ? a : b; }
+    template <class V> TF_INLINE void fold(V& a, const V& b) { a = (a < b) | (a != a) ? a : b; }
 };
 struct Sum {
     template <class A> static A none() { return 0; }
-    template <class A> static A fold(A a, A b) { return a + b; }
+    template <class V> TF_INLINE void fold(V& a, const V& b) { a += b; }
 };
 
 // The windows along an axis: where each begins within the tensor, its values there, and those it counts.
@@ -36,71 +43,76 @@ class Windows {
     struct Window {
         int64_t first, taps, counted;
     };
-    int64_t dilation, stride, reach, padding;
+    int64_t dilation;
 
-    Windows(const transfuse_sweep& s, int axis)
-        : dilation(s.adaptive ? 1 : s.dilation[axis]), stride(s.adaptive ? 0 : s.stride[axis]),
-          reach(s.adaptive ? 0 : (s.kernel[axis] - 1) * s.dilation[axis] + 1), padding(s.adaptive ? 0 : s.padding[axis]) {
+    Windows(const transfuse_sweep& s, int axis) : dilation(s.adaptive ? 1 : s.dilation[axis]) {
         const int64_t inputs = s.inputs[axis], outputs = s.sizes[2 + axis];
         for (int64_t o = 0; o < outputs; o++) {
             if (s.adaptive) {
-                const int64_t first = int64_t(__int128(o) * inputs / outputs);
-                const int64_t end = int64_t((__int128(o + 1) * inputs + outputs - 1) / outputs);
+                const int64_t first = share(o, inputs, outputs), end = inputs - share(outputs - o - 1, inputs, outputs);
                 all.push_back({first, end - first, end - first});
                 continue;
             }
-            const int64_t from = o * stride - padding;
+            const int64_t from = o * s.stride[axis] - s.padding[axis];
             const auto below = [&](int64_t end) {  // taps before it
                 return from >= end ? 0 : std::min(s.kernel[axis], ceiling(end - from, dilation));
             };
             const int64_t outside = below(0), inside = below(inputs) - outside;
-            const int64_t counted = s.counts_padding ? below(inputs + padding) : inside;
+            const int64_t counted = s.counts_padding ? below(inputs + s.padding[axis]) : inside;
             all.push_back({from + outside * dilation, inside, counted});
         }
         for (const Window& each : all) largest = std::max(largest, each.taps);
     }
     const Window& operator[](int64_t o) const { return all[size_t(o)]; }
+    int64_t count() const { return int64_t(all.size()); }
     int64_t most() const { return largest; }  // taps of any window
 
-    // The inputs that windows lo to hi read.
-    std::pair<int64_t, int64_t> covered(int64_t lo, int64_t hi) const {
-        int64_t first = INT64_MAX, last = 0;
-        for (int64_t o = lo; o < hi; o++) {
-            if (!all[o].taps) continue;
-            first = std::min(first, all[o].first);
-            last = std::max(last, all[o].first + (all[o].taps - 1) * dilation + 1);
-        }
-        return {std::min(first, last), last};
+    // The inputs that windows lo to hi read: from the first on, and how many.
+    struct Covered {
+        int64_t first, count;
+    };
+    Covered covered(int64_t lo, int64_t hi) const {
+        while (lo < hi && !all[lo].taps) lo++;  // those that see padding alone are at the ends
+        while (lo < hi && !all[hi - 1].taps) hi--;
+        if (lo == hi) return {0, 0};
+        int64_t first = all[lo].first, last = end(hi - 1);
+        // Windows begin and end in their order, unless padding hides some values of one and not of the next.
+        for (int64_t o = lo; dilation > 1 && o < hi; o++)
+            if (all[o].taps) first = std::min(first, all[o].first), last = std::max(last, end(o));
+        return {first, last - first};
+    }
+    // The most inputs that `some` windows in a row read.
+    int64_t reach(int64_t some) const {
+        int64_t most = 0;
+        for (int64_t o = 0; o < count(); o += some) most = std::max(most, covered(o, std::min(count(), o + some)).count);
+        return most;
     }
 
   private:
     std::vector<Window> all;
     int64_t largest = 0;
+
+    int64_t end(int64_t o) const { return all[o].first + (all[o].taps - 1) * dilation + 1; }
+
+    // floor(a * b / c) of numbers below 2^48; in 64 bits where they do, since others are slow to divide.
+    static int64_t share(int64_t a, int64_t b, int64_t c) {
+        return std::max(a, b) < INT32_MAX ? a * b / c : int64_t(__int128(a) * b / c);
+    }
 };
 
 template <class T> class Slide {
   public:
     Slide(const transfuse_sweep& s, int threads)
-        : s(s), threads(threads), windows{{s, 0}, {s, 1}, {s, 2}}, outputs(s.sizes + 2),
-          reader(s.values, s.before, s.across ? 4 : -1, s.across ? 1 : 4),
-          after(s.others, s.after, s.across ? 4 : 3, s.across ? 1 : 4) {}
+        : s(s), threads(threads), windows{{s, 0}, {s, 1}, {s, 2}},
+          inputs{s.sizes[0], s.sizes[1], s.inputs[0], s.inputs[1], s.inputs[2]},
+          reader(s.values, s.values_count, s.before, grid(inputs)),
+          after(s.others, s.others_count, s.after, grid(s.sizes)), lie(grid(s.sizes), s.outs[0]) {}
 
     void run() {
-        channels = s.across ? std::min<int64_t>(s.sizes[1], 256) : 1;
-        // As many outputs of a row as keep its inputs near.
-        const int64_t stride = s.adaptive ? std::max<int64_t>(1, s.inputs[2] / outputs[2]) : s.stride[2];
-        width = std::max<int64_t>(1, std::min(outputs[2], ROW_VALUES / channels / std::min(stride, ROW_VALUES)));
-        pieces = ceiling(outputs[2], width);
-        for (int64_t w = 0; w < outputs[2]; w += width) {
-            const auto [lo, hi] = windows[2].covered(w, std::min(outputs[2], w + width));
-            longest = std::max(longest, (hi - lo) * channels);
-        }
-        // Rows that several windows read are made once, where making them costs something.
-        const bool shared = (windows[0].stride < windows[0].reach && outputs[0] > 1) ||
-                            (windows[1].stride < windows[1].reach && outputs[1] > 1);
-        deep = std::min(s.inputs[0], windows[0].reach), high = std::min(s.inputs[1], windows[1].reach);
-        if (!shared || longest > KEPT_VALUES / std::max<int64_t>(1, deep) / std::max<int64_t>(1, high)) deep = high = 1;
-        batched = s.across ? 1 : std::max<int64_t>(1, std::min(outputs[1], BLOCK_VALUES / width));
+        const int64_t channels = s.sizes[1];
+        group = s.across ? std::min(channels, SIDE_CHANNELS) : std::min<int64_t>(L, s.sizes[0] * channels);
+        lanes = ceiling(group, L) * L;
+        divide();
         int64_t last = 0;
         for (int a = 0; a < 5; a++) last += (s.sizes[a] - 1) * s.outs[0].strides[a];
         expect_writes(s.outs[0].data, size_t(last) * bytes_of(s.outs[0].element));
@@ -115,199 +127,273 @@ template <class T> class Slide {
     }
 
   private:
+    static constexpr int L = LANES<T>;
     const transfuse_sweep& s;
     const int threads;
     const Windows windows[3];
-    const int64_t* const outputs;
+    const int64_t inputs[5];
     const Reader<T> reader, after;
-    int64_t channels = 1, width = 1, pieces = 1;  // of a row: channels, outputs; rows that make a whole one
-    int64_t longest = 0;                          // values that a row reads
-    int64_t deep = 1, high = 1;                   // rows that are kept
-    int64_t batched = 1;                          // rows of outputs that are written at once
+    const Lie lie;
+    int64_t group = 1, lanes = L;    // channels at a time, and in whole vectors
+    int64_t size[3] = {1, 1, 1};     // outputs of a box
+    int64_t most_inputs = 1, most_outputs = 1;  // positions
 
-    // Rows of outputs that make one plane: a sample, a channel or some, a piece of the width, a depth.
-    struct Plane {
-        int64_t sample, channel, channels, lo, hi, depth, first, last;  // outputs lo to hi, inputs first to last
+    Grid grid(const int64_t* sizes) const {
+        return s.across ? Grid{sizes, {0, 2, 3, 4}, 1} : Grid{sizes, {0, 1, 2, 3}, 4};
+    }
+
+    // Boxes of outputs as large as their inputs fit: whole rows first, then along the axis where windows of
+    // neighbouring boxes share most.
+    void divide() {
+        const int64_t most = std::max<int64_t>(1, BOX_VALUES / lanes);
+        const auto reads = [&](const int64_t* n) {
+            return double(windows[0].reach(n[0])) * double(windows[1].reach(n[1])) * double(windows[2].reach(n[2]));
+        };
+        size[2] = windows[2].count();
+        while (size[2] > 1 && reads(size) > double(most)) size[2] = (size[2] + 1) / 2;
+        bool done[2] = {false, false};
+        while (!done[0] || !done[1]) {
+            const auto shared = [&](int a) { return done[a] ? -1.0 : double(windows[a].reach(1)) / double(size[a]); };
+            const int a = shared(1) >= shared(0) ? 1 : 0;
+            int64_t trial[3] = {size[0], size[1], size[2]};
+            trial[a] = std::min(2 * size[a], windows[a].count());
+            done[a] = trial[a] == size[a] || reads(trial) > double(most);
+            if (!done[a]) size[a] = trial[a];
+        }
+        most_inputs = windows[0].reach(size[0]) * windows[1].reach(size[1]) * windows[2].reach(size[2]);
+        most_outputs = size[0] * size[1] * size[2];
+    }
+
+    // Positions of some channels, or of the planes of some samples' channels.
+    struct Box {
+        int64_t sample, first, count;  // across: channels of a sample; else planes
+        int64_t lo[3], size[3];
+        int64_t positions() const { return size[0] * size[1] * size[2]; }
     };
 
+    // What a thread has for itself.
     template <class A> struct Own {
-        Buffer<T> rooms;            // what rows are made in
-        Buffer<T> rows;             // those kept
-        std::vector<int64_t> tags;  // which they are
-        std::vector<Placed<T>> placed;
-        Buffer<A> folded, found;    // a row of inputs, one of outputs
-        Buffer<T> results, others;  // rows of outputs, and what is read beside them
+        Buffer<T> rooms;          // what blocks are made in
+        Buffer<T> read, turned;   // the inputs of a box, as they are read and by vectors of channels
+        Buffer<A> folded, found;  // a row of inputs, one of outputs
+        Buffer<T> results, back;  // outputs by vectors of channels, and as they are written
+        Buffer<T> least;          // the same of another folding
+    };
+
+    // Where the inputs of a box are by vectors of channels, and how far apart along each axis.
+    struct Source {
+        const T* at;
+        int64_t strides[3];
     };
 
     template <class F, class A> void walk() const {
-        const int64_t groups = ceiling(s.sizes[1], channels), rows = outputs[1];
-        const int64_t planes = s.sizes[0] * groups * pieces * outputs[0];
-        const double each = double(longest) * double(windows[0].most()) * double(windows[1].most());
-        const int64_t some = std::max<int64_t>(1, int64_t(double(ITEM_VALUES) / std::max(1.0, each)));
-        const int64_t all = planes * rows, items = ceiling(all, some);
-        const int64_t block = batched * width * channels;
+        const int64_t planes = s.sizes[0] * s.sizes[1], sides = ceiling(s.sizes[1], group);
+        const int64_t groups = s.across ? s.sizes[0] * sides : ceiling(planes, group);
+        int64_t counts[3], boxes = groups;
+        for (int a = 0; a < 3; a++) boxes *= counts[a] = ceiling(windows[a].count(), size[a]);
+        const int64_t values = std::max(most_inputs, most_outputs) * lanes;
+        const int64_t some = std::max<int64_t>(1, ITEM_VALUES / values), items = ceiling(boxes, some);
+        const int64_t block = std::max(BLOCK_VALUES, s.across ? group : std::max(inputs[4], s.sizes[4]));
+        constexpr bool is_signed = std::is_void<F>::value;
         const auto prepare = [&] {
-            return Own<A>{allocate<T>(reader.room(longest)), allocate<T>(deep * high * longest),
-                          std::vector<int64_t>(deep * high, -1), std::vector<Placed<T>>(deep * high),
-                          allocate<A>(longest), allocate<A>(width * channels),
-                          allocate<T>(2 * block), allocate<T>(after.room(block))};
+            return Own<A>{allocate<T>(std::max(reader.room(block), after.room(block))),
+                          allocate<T>(most_inputs * lanes),
+                          allocate<T>(most_inputs * lanes),
+                          allocate<A>(windows[2].reach(size[2]) * lanes),
+                          allocate<A>(size[2] * lanes),
+                          allocate<T>(most_outputs * lanes),
+                          allocate<T>(most_outputs * lanes),
+                          allocate<T>(is_signed ? most_outputs * lanes : 0)};
         };
         in_parallel(int(std::min<int64_t>(threads, items)), items, prepare, [&](Own<A>& own, int64_t item) {
-            int64_t known = -1;
-            Plane plane = {};
-            int64_t waiting = 0;  // rows, before `at`
-            const int64_t end = std::min(all, (item + 1) * some);
-            for (int64_t at = item * some; at < end; at++) {
-                const int64_t i = at / rows, y = at % rows;
-                if (i != known) {
-                    if (known < 0 || i / outputs[0] != known / outputs[0]) std::fill(own.tags.begin(), own.tags.end(), -1);
-                    plane = plane_of(known = i);
+            for (int64_t i = item * some; i < std::min(boxes, (item + 1) * some); i++) {
+                Box out;
+                int64_t rest = i;
+                for (int a = 3; a-- > 0; rest /= counts[a]) {
+                    out.lo[a] = rest % counts[a] * size[a];
+                    out.size[a] = std::min(size[a], windows[a].count() - out.lo[a]);
                 }
-                const int64_t values = (plane.hi - plane.lo) * plane.channels;
-                T* to = own.results.get() + waiting * values;
-                if constexpr (std::is_void<F>::value)
-                    signed_row(own, plane, y, to);
-                else
-                    row<F>(own, plane, y, to);
-                waiting++;
-                if (waiting == batched || y + 1 == rows || at + 1 == end) {
-                    finish(own, plane, y + 1 - waiting, waiting);
-                    waiting = 0;
+                out.sample = s.across ? rest / sides : 0;
+                out.first = (s.across ? rest % sides : rest) * group;
+                out.count = std::min(group, (s.across ? s.sizes[1] : planes) - out.first);
+                Box in = out;
+                for (int a = 0; a < 3; a++) {
+                    const auto covered = windows[a].covered(out.lo[a], out.lo[a] + out.size[a]);
+                    in.lo[a] = covered.first, in.size[a] = covered.count;
                 }
+                const Source source = read(own, in);
+                if constexpr (is_signed) {
+                    fold<Least>(own, source, in, out);
+                    const T* least = turned_back(own, out);
+                    std::copy(least, least + out.positions() * out.count, own.least.get());
+                    fold<Most>(own, source, in, out);
+                } else {
+                    fold<F>(own, source, in, out);
+                }
+                write(own, out, is_signed ? own.least.get() : nullptr);
             }
         });
     }
 
-    Plane plane_of(int64_t i) const {
-        Plane p;
-        p.depth = i % outputs[0], i /= outputs[0];
-        p.lo = i % pieces * width, i /= pieces;
-        p.hi = std::min(outputs[2], p.lo + width);
-        const int64_t groups = ceiling(s.sizes[1], channels);
-        p.channel = i % groups * channels, p.sample = i / groups;
-        p.channels = std::min(channels, s.sizes[1] - p.channel);
-        std::tie(p.first, p.last) = windows[2].covered(p.lo, p.hi);
-        return p;
+    // f(row, rows, first): rows of a grid from `row` on that follow one another, the `first`-th of a box. A row has
+    // the channels of one position, or the positions along the width of one plane.
+    template <class F> void each_rows(const Box& box, const int64_t* sizes, F f) const {
+        const int64_t depth = sizes[2], height = sizes[3], width = sizes[4];
+        const int64_t row = s.across ? width : 1, along = s.across ? box.size[2] : 1, lo = s.across ? box.lo[2] : 0;
+        const int64_t planes = s.across ? 1 : box.count, first = s.across ? box.sample : box.first;
+        // Whole axes make longer runs.
+        const bool rows = along == row, slices = rows && box.size[1] == height, all = slices && box.size[0] == depth;
+        const int64_t p1 = all ? 1 : planes, d1 = slices ? 1 : box.size[0], h1 = rows ? 1 : box.size[1];
+        const int64_t run = box.positions() * planes * along / std::max<int64_t>(1, box.size[2]) / (p1 * d1 * h1);
+        int64_t done = 0;
+        for (int64_t p = 0; p < p1; p++)
+            for (int64_t d = 0; d < d1; d++)
+                for (int64_t h = 0; h < h1; h++, done += run)
+                    f((((first + p) * depth + box.lo[0] + d) * height + box.lo[1] + h) * row + lo, run, done);
     }
 
-    // The inputs of a row: where they lie, or made and kept.
-    template <class A> Placed<T> source(Own<A>& own, const Plane& p, int64_t d, int64_t h) const {
-        const int64_t slot = d % deep * high + h % high, tag = d * s.inputs[1] + h;
-        if (own.tags[slot] == tag) return own.placed[slot];
-        const Extent e = s.across ? Extent{p.last - p.first, p.channels} : Extent{1, p.last - p.first};
+    // The same by blocks that stay in the first-level cache.
+    template <class F> void each_block(const Box& box, const int64_t* sizes, F f) const {
+        const int64_t width = s.across ? box.count : box.size[2], most = std::max<int64_t>(1, BLOCK_VALUES / std::max<int64_t>(1, width));
+        each_rows(box, sizes, [&](int64_t row, int64_t rows, int64_t first) {
+            for (int64_t r = 0; r < rows; r += most) f(row + r, Extent{std::min(most, rows - r), width}, (first + r) * width);
+        });
+    }
+
+    // Where the first value of a row of a box is in a view, beside the rows before it.
+    int64_t begin(const transfuse_view& v, const Box& box) const {
+        return s.across ? box.first * v.strides[1] : box.lo[2] * v.strides[4];
+    }
+
+    // The inputs of a box, by vectors of channels.
+    template <class A> Source read(Own<A>& own, const Box& in) const {
+        const int64_t *n = in.size, positions = in.positions();
+        Source found = {own.turned.get(), {n[1] * n[2] * lanes, n[2] * lanes, lanes}};
+        if (!positions) return found;
+        const transfuse_view& v = s.values[0];
+        const bool plain = !reader.map && v.element == COMPUTED<T>;
+        const T* data = static_cast<const T*>(v.data);
+        if (plain && s.across && v.strides[1] == 1 && in.count % L == 0) {
+            found.at = data + in.sample * v.strides[0] + in.first + in.lo[0] * v.strides[2] + in.lo[1] * v.strides[3] +
+                       in.lo[2] * v.strides[4];
+            for (int a = 0; a < 3; a++) found.strides[a] = v.strides[2 + a];
+            return found;
+        }
+        // Planes as they lie, where their positions follow one another.
+        const bool whole = n[1] == inputs[3] && n[2] == inputs[4];
+        if (plain && !s.across && v.strides[4] == 1 && (n[1] == 1 || (whole && v.strides[3] == inputs[4])) &&
+            (n[0] == 1 || (whole && v.strides[2] == inputs[3] * inputs[4]))) {
+            const int64_t c = s.sizes[1];
+            const T* planes[L];
+            for (int i = 0; i < L; i++) {
+                const int64_t p = in.first + std::min<int64_t>(i, in.count - 1);
+                planes[i] = data + p / c * v.strides[0] + p % c * v.strides[1] + in.lo[0] * v.strides[2] +
+                            in.lo[1] * v.strides[3] + in.lo[2];
+            }
+            turn_planes(planes, positions, own.turned.get());
+            return found;
+        }
         int64_t at[UINT8_MAX];
-        for (int k = 0; k < s.values_count; k++) {
-            const int64_t* st = s.values[k].strides;
-            at[k] = p.sample * st[0] + p.channel * st[1] + d * st[2] + h * st[3] + p.first * st[4];
+        for (int k = 0; k < s.values_count; k++) at[k] = begin(s.values[k], in);
+        each_block(in, inputs, [&](int64_t row, Extent e, int64_t to) {
+            if (reader.map) return reader.into(own.read.get() + to, e.width, at, row, e, own.rooms.get());
+            const Placed<T> v = reader(at, row, e, own.rooms.get(), true);
+            std::copy(v.at, v.at + e.values(), own.read.get() + to);
+        });
+        if (s.across && in.count % L == 0) {
+            found.at = own.read.get();
+            for (int a = 0; a < 3; a++) found.strides[a] = found.strides[a] / lanes * in.count;
+        } else if (s.across) {
+            for (int64_t i = 0; i < positions; i++)
+                std::copy(own.read.get() + i * in.count, own.read.get() + (i + 1) * in.count, own.turned.get() + i * lanes);
+        } else {
+            const T* planes[L];
+            for (int i = 0; i < L; i++) planes[i] = own.read.get() + std::min<int64_t>(i, in.count - 1) * positions;
+            turn_planes(planes, positions, own.turned.get());
         }
-        Placed<T> found = reader(at, e, own.rooms.get());
-        if (found.at >= own.rooms.get() && found.at < own.rooms.get() + reader.room(longest)) {
-            T* kept = own.rows.get() + slot * longest;
-            std::copy(found.at, found.at + e.values(), kept);
-            found.at = kept;
-        }
-        own.tags[slot] = tag;
-        return own.placed[slot] = found;
+        return found;
     }
 
-    // One row of outputs.
-    template <class F, class A> void row(Own<A>& own, const Plane& p, int64_t y, T* to) const {
-        const auto &deep = windows[0][p.depth], &high = windows[1][y];
-        const int64_t positions = p.last - p.first, group = p.channels, n = p.hi - p.lo;
-        A* folded = own.folded.get();
-        bool first = true;
-        for (int64_t d = 0; d < deep.taps; d++)
-            for (int64_t h = 0; h < high.taps; h++) {
-                const Placed<T> v =
-                    source(own, p, deep.first + d * windows[0].dilation, high.first + h * windows[1].dilation);
-                const bool dense = !s.across || v.pitch == group;
-                const int64_t runs = dense ? 1 : positions, length = dense ? positions * group : group;
-                for (int64_t r = 0; r < runs; r++) {
-                    const T* from = v.at + r * v.pitch;
-                    A* into = folded + r * length;
-                    if (first)
-                        for (int64_t i = 0; i < length; i++) into[i] = A(from[i]);
-                    else
-                        for (int64_t i = 0; i < length; i++) into[i] = F::fold(into[i], A(from[i]));
-                }
-                first = false;
+    static void turn_planes(const T* const* planes, int64_t positions, T* to) {
+        for (int64_t i = 0; i < positions; i += L) {
+            const int64_t some = std::min<int64_t>(L, positions - i);
+            Vec<T> square[L];
+            for (int k = 0; k < L; k++) square[k] = some == L ? load(planes[k] + i) : load_some(planes[k] + i, some);
+            transpose<T>(square);
+            for (int k = 0; k < some; k++) store(to + (i + k) * L, square[k]);
+        }
+    }
+
+    // All outputs of a box, by vectors of channels.
+    template <class F, class A> void fold(Own<A>& own, const Source& from, const Box& in, const Box& out) const {
+        T* to = own.results.get();
+        const int64_t vectors = ceiling(out.count, L);
+        for (int64_t d = out.lo[0]; d < out.lo[0] + out.size[0]; d++)
+            for (int64_t h = out.lo[1]; h < out.lo[1] + out.size[1]; h++) {
+                const auto &deep = windows[0][d], &high = windows[1][h];
+                const T* first = from.at + (deep.first - in.lo[0]) * from.strides[0] + (high.first - in.lo[1]) * from.strides[1];
+                for (int64_t v = 0; v < vectors; v++)
+                    row<F>(own, first + v * L, from.strides, deep, high, in, out, to + v * L);
+                to += out.size[2] * lanes;
             }
-        A* found = own.found.get();
-        std::fill(found, found + n * group, F::template none<A>());
-        if (!first) {
-            if (s.across || s.adaptive || windows[2].stride > 4)
-                by_window<F>(p, folded, found);
-            else if (windows[2].stride == 1)
-                by_tap<F, 1>(p, folded, found);
-            else if (windows[2].stride == 2)
-                by_tap<F, 2>(p, folded, found);
-            else if (windows[2].stride == 3)
-                by_tap<F, 3>(p, folded, found);
-            else
-                by_tap<F, 4>(p, folded, found);
+    }
+
+    // One row of outputs of one vector of channels.
+    template <class F, class A, class Window>
+    void row(Own<A>& own, const T* from, const int64_t* strides, const Window& deep, const Window& high, const Box& in,
+             const Box& out, T* to) const {
+        typedef Lanes<T, A> V;
+        V* folded = reinterpret_cast<V*>(own.folded.get());
+        const int64_t cells = deep.taps * high.taps, down = windows[0].dilation * strides[0], next = windows[1].dilation * strides[1];
+        for (int64_t w = 0; w < in.size[2] && cells; w++) {
+            const T* at = from + w * strides[2];
+            V sum = __builtin_convertvector(load(at), V);
+            for (int64_t d = 0; d < deep.taps; d++)
+                for (int64_t h = d ? 0 : 1; h < high.taps; h++)
+                    F::fold(sum, __builtin_convertvector(load(at + d * down + h * next), V));
+            folded[w] = sum;
         }
-        if (s.folding == TF_F_MEAN)
-            for (int64_t x = 0; x < n; x++) {
-                const double counted = double(deep.counted) * double(high.counted) * double(windows[2][p.lo + x].counted);
-                const A by = A(s.divisor ? s.divisor : counted);
-                for (int64_t c = 0; c < group; c++) found[x * group + c] /= by;
+        for (int64_t x = out.lo[2]; x < out.lo[2] + out.size[2]; x++, to += lanes) {
+            const auto& window = windows[2][x];
+            V found = F::template none<A>() - V{};
+            const V* v = folded + window.first - in.lo[2];
+            for (int64_t k = 0; k < window.taps && cells; k++) F::fold(found, v[k * windows[2].dilation]);
+            if (s.folding == TF_F_MEAN) {
+                const double counted = double(deep.counted) * double(high.counted) * double(window.counted);
+                found /= A(s.divisor ? s.divisor : counted);
             }
-        for (int64_t i = 0; i < n * group; i++) to[i] = T(found[i]);
-    }
-
-    // The largest or the smallest, as an output's sign says.
-    template <class A> void signed_row(Own<A>& own, const Plane& p, int64_t y, T* to) const {
-        const int64_t n = (p.hi - p.lo) * p.channels;
-        T *least = own.results.get() + batched * width * channels, *room = own.others.get();
-        row<Most>(own, p, y, to);
-        row<Least>(own, p, y, least);
-        const transfuse_view& sign = s.others[s.others_count - 1];
-        const Extent e = s.across ? Extent{p.hi - p.lo, p.channels} : Extent{1, n};
-        const Placed<T> by = fetch(sign, offset(sign, p, y), e, after.steps(sign), room, false);
-        for (int64_t r = 0; r < e.rows; r++)
-            for (int64_t i = 0; i < e.width; i++)
-                if ((by.at ? by.at[r * by.pitch + i] : by.number) < T(0)) to[r * e.width + i] = least[r * e.width + i];
-    }
-
-    int64_t offset(const transfuse_view& v, const Plane& p, int64_t y) const {
-        return p.sample * v.strides[0] + p.channel * v.strides[1] + p.depth * v.strides[2] + y * v.strides[3] +
-               p.lo * v.strides[4];
-    }
-
-    // Window after window, some channels at a time.
-    template <class F, class A> void by_window(const Plane& p, const A* from, A* to) const {
-        const int64_t group = p.channels;
-        for (int64_t x = 0; x < p.hi - p.lo; x++, to += group) {
-            const auto& window = windows[2][p.lo + x];
-            const A* v = from + (window.first - p.first) * group;
-            for (int64_t k = 0; k < window.taps; k++, v += windows[2].dilation * group)
-                for (int64_t c = 0; c < group; c++) to[c] = F::fold(to[c], v[c]);
+            store(to, Vec<T>(__builtin_convertvector(found, Vec<T>)));
         }
     }
 
-    // Tap after tap, for all windows of a row that find a value there; by a constant stride the compiler does it
-    // with vectors.
-    template <class F, int STRIDE, class A> void by_tap(const Plane& p, const A* from, A* to) const {
-        const Windows& w = windows[2];
-        for (int64_t k = 0; k < s.kernel[2]; k++) {
-            const int64_t off = k * w.dilation - w.padding;  // 0 <= x * stride + off < inputs
-            const int64_t lo = std::max(p.lo, off < 0 ? (-off - 1) / STRIDE + 1 : 0);
-            const int64_t hi = off >= s.inputs[2] ? 0 : std::min(p.hi, (s.inputs[2] - off - 1) / STRIDE + 1);
-            const A* v = from + off - p.first;
-            for (int64_t x = lo; x < hi; x++) to[x - p.lo] = F::fold(to[x - p.lo], v[x * STRIDE]);
-        }
+    // Outputs as they are written: rows of positions of a plane, or of channels of a position.
+    template <class A> T* turned_back(Own<A>& own, const Box& out) const {
+        const int64_t positions = out.positions();
+        if (s.across && out.count == lanes) return own.results.get();
+        if (s.across)
+            for (int64_t i = 0; i < positions; i++)
+                std::copy(own.results.get() + i * lanes, own.results.get() + i * lanes + out.count, own.back.get() + i * out.count);
+        else
+            turn(own.results.get(), lanes, {positions, out.count}, own.back.get(), positions);
+        return own.back.get();
     }
 
-    // Rows of outputs to where they belong.
-    template <class A> void finish(Own<A>& own, const Plane& p, int64_t y, int64_t rows) const {
-        const int64_t n = p.hi - p.lo;
-        const Extent e = s.across ? Extent{n, p.channels} : Extent{rows, n};
-        if (after.map) {
-            int64_t at[UINT8_MAX];
-            for (int k = 0; k < after.count(); k++) at[k] = offset(s.others[k], p, y);
-            after.into(own.results.get(), e.width, at, e, own.others.get());
-        }
-        write_block(s.outs[0], offset(s.outs[0], p, y), e, after.steps(s.outs[0]), own.results.get());
+    // The outputs of a box to where they belong. Where `least` is not null, an output's sign says which of the two.
+    template <class A> void write(Own<A>& own, const Box& out, const T* least) const {
+        T* results = turned_back(own, out);
+        int64_t at[UINT8_MAX];
+        for (int k = 0; k < s.others_count; k++) at[k] = begin(s.others[k], out);
+        each_block(out, s.sizes, [&](int64_t row, Extent e, int64_t first) {
+            T* values = results + first;
+            if (least) {
+                const int k = s.others_count - 1;
+                const Placed<T> sign = after.fetch(k, at[k], row, e, own.rooms.get(), true);
+                for (int64_t i = 0; i < e.values(); i++)
+                    if ((sign.at ? sign.at[i] : sign.number) < T(0)) values[i] = least[first + i];
+            }
+            if (after.map) after.into(values, e.width, at, row, e, own.rooms.get());
+            write_rows(s.outs[0], lie, begin(s.outs[0], out), row, e, values);
+        });
     }
 };
 

@@ -26,16 +26,17 @@ struct Box {
     }
 };
 
-// Which channel lies where: each group is padded to whole vectors. Slots without a channel hold
-// values that nobody reads.
+// Which channel lies where: each group is padded to whole vectors, or to half of one, and all of them together to whole
+// ones. Slots without a channel hold values that nobody reads.
 struct Channels {
     int64_t count, per_group, padded, slots;
     int64_t slot(int64_t c) const { return c / per_group * padded + c % per_group; }
     bool dense() const { return per_group == count; }
     template <class T> void fill_padding(T* v, T value) const {
-        if (padded == per_group) return;
-        for (int64_t group = 0; group < slots; group += padded)
+        const int64_t used = count / per_group * padded;
+        for (int64_t group = 0; padded > per_group && group < used; group += padded)
             for (int64_t s = per_group; s < padded; s++) v[group + s] = value;
+        for (int64_t s = used; s < slots; s++) v[s] = value;
     }
 };
 

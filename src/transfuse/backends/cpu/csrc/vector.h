@@ -22,14 +22,17 @@ template <> struct Types<float> {
     typedef float Vector __attribute__((vector_size(TF_BYTES)));
     typedef int32_t Mask __attribute__((vector_size(TF_BYTES)));
     typedef float Loose __attribute__((vector_size(TF_BYTES), aligned(4)));
+    typedef float Half __attribute__((vector_size(TF_BYTES / 2)));
 };
 template <> struct Types<double> {
     typedef double Vector __attribute__((vector_size(TF_BYTES)));
     typedef int64_t Mask __attribute__((vector_size(TF_BYTES)));
     typedef double Loose __attribute__((vector_size(TF_BYTES), aligned(8)));
+    typedef double Half __attribute__((vector_size(TF_BYTES / 2)));
 };
 template <class T> using Vec = typename Types<T>::Vector;
 template <class T> using Mask = typename Types<T>::Mask;
+template <class T> using HalfVec = typename Types<T>::Half;
 // The bits of a value without its sign.
 template <class T>
 constexpr auto MAGNITUDE = std::numeric_limits<std::conditional_t<sizeof(T) == 4, int32_t, int64_t>>::max();
@@ -41,6 +44,28 @@ template <class T> TF_INLINE Vec<T> load(const T* p) {
 template <class T> TF_INLINE void store(T* p, Vec<T> v) {
     *reinterpret_cast<typename Types<T>::Loose*>(p) = v;
 }
+// The first n values of a vector, others 0, and back: nothing beyond them is touched.
+#if TF_BYTES == 64
+TF_INLINE Vec<float> load_some(const float* p, int64_t n) {
+    return (Vec<float>)_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1), p);
+}
+TF_INLINE Vec<double> load_some(const double* p, int64_t n) {
+    return (Vec<double>)_mm512_maskz_loadu_pd(__mmask8((1u << n) - 1), p);
+}
+TF_INLINE void store_some(float* p, Vec<float> v, int64_t n) {
+    _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1), (__m512)v);
+}
+TF_INLINE void store_some(double* p, Vec<double> v, int64_t n) {
+    _mm512_mask_storeu_pd(p, __mmask8((1u << n) - 1), (__m512d)v);
+}
+#else
+template <class T> TF_INLINE Vec<T> load_some(const T* p, int64_t n) {
+    T some[LANES<T>] = {};
+    memcpy(some, p, n * sizeof(T));
+    return load(some);
+}
+template <class T> TF_INLINE void store_some(T* p, Vec<T> v, int64_t n) { memcpy(p, &v, n * sizeof(T)); }
+#endif
 // Past the caches, whole lines at once; `p` is aligned to one. Others see it after `drain`.
 #if TF_BYTES == 64
 constexpr bool STREAMS = true;

@@ -13,9 +13,14 @@ namespace TF_NAMESPACE {
 constexpr int NARROW = 4;
 constexpr int64_t MANY_BYTES = 16 << 20;   // of weights: beyond the last cache
 
+// Groups of so few output channels that half a vector holds them. Half of a vector of 64 bytes is a register with as
+// many products a second for itself; shorter ones are not.
+template <class T> static bool is_half(int64_t per_group) { return TF_BYTES == 64 && 2 * per_group <= LANES<T>; }
+
 // Channels of the microkernel's block that begins with channel o of a group: two vectors, one where no
-// more are left.
+// more are left, or half of one.
 template <class T> static int64_t block_width(int64_t per_group, int64_t o) {
+    if (is_half<T>(per_group)) return LANES<T> / 2;
     return per_group - o > LANES<T> ? 2 * LANES<T> : LANES<T>;
 }
 
@@ -30,14 +35,21 @@ static inline int64_t by_phase(const transfuse_program& p, int64_t count) {
     return count / p.stride[0] / p.stride[1] / p.stride[2];
 }
 
+// Output channels of a group in whole vectors, or half of one.
+template <class T> static int64_t group_slots(const transfuse_program& p) {
+    const int64_t per_group = p.out_channels / p.groups, some = is_half<T>(per_group) ? LANES<T> / 2 : LANES<T>;
+    return (per_group + some - 1) / some * some;
+}
+
 template <class T> static Channels conv_channels(const transfuse_program& p) {
     int64_t per_group = p.out_channels / p.groups;
     if (is_narrow<T>(p)) {  // channels of all groups side by side
         int64_t slots = (p.out_channels + LANES<T> - 1) / LANES<T> * LANES<T>;
         return {p.out_channels, p.out_channels, slots, slots};
     }
-    int64_t padded = (per_group + LANES<T> - 1) / LANES<T> * LANES<T>;
-    return {p.out_channels, per_group, padded, padded * p.groups};
+    const int64_t padded = group_slots<T>(p), slots = (padded * p.groups + LANES<T> - 1) / LANES<T> * LANES<T>;
+    if (padded == per_group) return {p.out_channels, p.out_channels, slots, slots};
+    return {p.out_channels, per_group, padded, slots};
 }
 
 // Whether two rows of outputs are computed at once: where that saves products, where many output
@@ -62,9 +74,8 @@ template <class T> static int64_t packed_rows(const transfuse_program& p) {
 // taps follow the taps of each plane, and behind everything stands 1 if they may be used.
 template <class T> static int64_t packed_size(const transfuse_program& p) {
     int64_t taps = p.kernel[0] * packed_rows<T>(p) * p.kernel[2];
-    Channels c = conv_channels<T>(p);
     if (is_narrow<T>(p)) return p.in_channels / p.groups * p.out_channels * taps;
-    return c.slots * taps * (p.in_channels / p.groups) + is_paired<T>(p);
+    return group_slots<T>(p) * p.groups * taps * (p.in_channels / p.groups) + is_paired<T>(p);
 }
 
 // A program whose output channels are cut into equal parts, each computed by itself: `out_channels` and
@@ -96,9 +107,8 @@ struct Layer : transfuse_program {
 template <class T>
 static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
-    const Channels c = conv_channels<T>(p);
     const bool narrow = is_narrow<T>(p), paired = is_paired<T>(p);
-    const int64_t padded = narrow ? cog : c.padded;
+    const int64_t padded = narrow ? cog : group_slots<T>(p);
     const auto mixed = paired ? Pairs(p).mixed : std::vector<MixedWeights>();
     std::vector<T> line(2 * LANES<T>), taps(3 * line.size());
     bool tame = true;

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+from transfuse.backends.triton import versions
 from transfuse.backends.triton.engines.contract import Engine, Task, Unsuited
 from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip
 from transfuse.backends.triton.engines.hopper_window.window_launch import HopperWindow
 from transfuse.backends.triton.engines.portable.convolve_launch import Portable
 from transfuse.backends.triton.engines.served import Served
 from transfuse.backends.triton.store import shelves
-from transfuse.backends.triton.versions import ANY_ROW, uncompilable
 
 ENGINES: tuple[Engine, ...] = (
     HopperWindow(),
@@ -41,12 +41,12 @@ def missing(engine: Engine, task: Task, tiles: Any) -> str:
 
     What this version of Triton does not compile, another may have compiled into the store.
     """
-    if ANY_ROW:
+    if versions.ANY_ROW:
         return ""
     trial = replace(task, draft=task.draft.copy())
     engine.emit(trial, tiles)
     for launch in trial.draft.launches[len(task.draft.launches) :]:
-        why = uncompilable(launch.kernel)
+        why = versions.uncompilable(launch.kernel)
         if why and shelves.find(launch.build(*trial.draft.likeness()).key) is None:
             return f"{why}; nor is one stored"
     return ""
