@@ -39,11 +39,11 @@ def why_not(tensors: Sequence[object]) -> str:
     for tensor in tensors:
         try:
             if type(tensor) not in _EXACT or not tensor.data_ptr():  # type: ignore[attr-defined]
-                why = _unlike_plain(tensor)
+                why = unlike_plain(tensor)
                 if why:
                     return why
         except RuntimeError:  # it has no address
-            return _unlike_plain(tensor)
+            return unlike_plain(tensor)
     return ""
 
 
@@ -94,7 +94,8 @@ def _around() -> str:
     return "forward-mode automatic differentiation is on"
 
 
-def _unlike_plain(tensor: object) -> str:
+def unlike_plain(tensor: object) -> str:
+    """Why a tensor is more than its memory; empty where it is not."""
     if not isinstance(tensor, Tensor):
         return ""
     keys = torch._C._dispatch_keys(tensor)

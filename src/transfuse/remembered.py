@@ -50,12 +50,21 @@ class Checked:
         operands: Mapping[str, Tensor],
         out: Tensor | None,
     ) -> "Recent | None":
-        """The call as one that its weight tells again; None where an argument may change."""
+        """The call as one that its weight tells again.
+
+        None where an argument may change, where one tensor is given twice, and for tensors that are
+        more than memory after all, such as named ones: what makes others like them need not
+        understand that.
+        """
         numbers = tuple(scalars.values()) if scalars else ()
-        if not all(map(_lasting, (*given[1:], *numbers))):
+        if not all(map(_lasting, (*given[1:], *numbers))) or len({*map(id, tensors)}) < len(
+            tensors
+        ):
             return None
         x, weight, *_ = tensors
         if self.settled is None or not self.settled[0](*tensors):
+            if any(map(plain.unlike_plain, tensors)):
+                return None
             # None: sizes and strides as they are.
             made = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
             self.settled = made.check, settled(self.run, x, weight, operands, out)

@@ -267,7 +267,8 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Map: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Expr | Map:
         # Stages never change: the one without tensors that was made last serves again.
-        again = not kwargs and not is_dynamo_compiling() and self._last
+        lasting = not kwargs and not is_dynamo_compiling()
+        again = self._last if lasting else None
         if again and len(args) == len(again[0]) and all(map(is_, args, again[0])):
             return again[1]
         inside = bool(args) and isinstance(args[0], Expr)
@@ -275,7 +276,7 @@ class Function:
         if inside:
             return substituted(self.expr, {"x": args[0], **given})
         made = Map(self, tuple(self._plain(key, each) for key, each in given.items()))
-        if not kwargs and all(type(each) in (int, float, str) for each in args):
+        if lasting and all(type(each) in (int, float, str) for each in args):
             self._last = args, made
         return made
 

@@ -154,9 +154,12 @@ class _Core:
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
     ) -> Executable:
         """What runs again on tensors that lie so; this itself where they are copied first."""
-        ready, tensors = self.ready, (x, weight, *operands.values())
+        ready, tensors = (
+            self.ready,
+            (x, weight, *operands.values(), *(() if out is None else (out,))),
+        )
         lines = [each for name, each in operands.items() if name not in ready.spread]
-        copied = any(each.is_neg() for each in tensors if out is None or not out.is_neg())
+        copied = any(each.is_neg() for each in tensors)
         copied = copied or not all(each.is_contiguous() for each in lines)
         copied = copied or len({each.dtype for each in lines}) > 1 or not weights.dense(weight)
         empty = 0 in ready.result.shape
