@@ -219,15 +219,16 @@ def fit(layers: list[Layer]) -> dict[str, dict[str, dict[str, float]]]:
     kinds: dict[str, list[Layer]] = {}
     for layer in layers:
         problem = Problem.parse(layer.problem)
-        if layer.ours is not None and model.in_cudnn(problem):
+        if model.in_cudnn(problem):
             kinds.setdefault(model.kind(problem), []).append(layer)
-    return {
-        kind: {
-            "ours": _costs(group, [_given(each.ours) for each in group], kind),
+    found = {}
+    for kind, group in sorted(kinds.items()):
+        timed = [each for each in group if each.ours is not None]
+        found[kind] = {
+            "ours": _costs(timed, [_given(each.ours) for each in timed], kind),
             "cudnn": _costs(group, [each.torch for each in group], kind),
         }
-        for kind, group in sorted(kinds.items())
-    }
+    return found
 
 
 def _given(seconds: float | None) -> float:

@@ -1,5 +1,11 @@
-"""Where the GPU backend knows cuDNN to be faster, and says so."""
+"""Where the GPU backend expects cuDNN to be faster, and says so: on layers that were measured.
 
+The numbers of the cost model were fitted to most of them; one seed in five was left out.
+"""
+
+import json
+from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
@@ -11,26 +17,48 @@ from transfuse.chain import Chain
 from transfuse.problem import Problem
 from transfuse.stages import conv_transpose, sigmoid
 
+MEASURED = Path(__file__).parents[3] / "benchmarks" / "results" / "versus-cudnn-h200.jsonl"
+LEFT_OUT = 5
 
-@pytest.mark.parametrize(
-    ("line", "then", "yields"),
-    [
-        ("n8 ci64 co64 i16x16 k4 s2 p1 fp16 channels_last cuda", (), True),
-        ("n8 ci64 co64 i16x16 k2 s2 bf16 channels_last cuda", (), True),
-        ("n1 ci512 co512 i1x1 k4 s2 p1 fp16 cuda", (), True),  # contiguous and channels_last
-        ("n1 ci64 co128 i248x216 k1 fp16 cuda", (), True),  # a product of matrices
-        ("n1 ci64 co32 i24x24x24 k2 s2 fp16 channels_last cuda", (), True),
-        ("n64 ci100 co512 i1x1 k4 fp16 cuda", (), False),
-        ("n8 ci64 co32 i16x16 k4 s2 p1 fp16 channels_last cuda", (), False),
-        ("n8 ci64 co64 i16x16 k4 s2 p1 fp16 cuda", (), False),
-        ("n8 ci64 co64 i16x16 k4 s2 p1 fp32 channels_last cuda", (), False),
-        ("n8 ci64 co64 i16x16 k4 s2 p1 fp16 channels_last cuda", (sigmoid(),), False),
-    ],
-)
-def test_bare_layers_that_lie_as_cudnn_reads_them(
-    line: str, then: tuple[Any, ...], yields: bool
-) -> None:
-    problem = Problem.parse(line)
-    verdict = Triton().verdict(Chain(conv_transpose(problem.rank), *then), problem)
-    assert verdict.ok, verdict.reason
-    assert bool(verdict.yields) == yields
+
+def verdict_of(layer: dict[str, Any], then: tuple[Any, ...] = ()) -> Any:
+    problem = Problem.parse(layer["problem"])
+    conv = conv_transpose(problem.rank, bias="bias" if layer["bias"] else None)
+    return Triton().verdict(Chain(conv, *then), problem)
+
+
+@pytest.fixture(scope="module")
+def layers() -> list[dict[str, Any]]:
+    """Layers that both ran, with the share of cuDNN's speed that the choice would give."""
+    found = map(json.loads, MEASURED.read_text(encoding="utf-8").splitlines()[1:])
+    timed = [each for each in found if each["ours"] is not None]
+    for each in timed:
+        each["yields"] = bool(verdict_of(each).yields)
+        best = min(each["torch"], each["other"] or each["torch"])
+        each["share"] = best / (each["torch"] if each["yields"] else each["ours"])
+    return timed
+
+
+def test_the_choice_is_seldom_slower_than_the_best_of_torch(layers: list[dict[str, Any]]) -> None:
+    others = [each for each in layers if each["seed"] % LEFT_OUT == 0]
+    for group in (layers, others):
+        shares = [each["share"] for each in group]
+        assert geometric_mean(shares) > 1.5
+        assert sum(share >= 0.95 for share in shares) > 0.9 * len(shares)
+
+
+def test_what_one_of_them_runs_much_faster_is_its_own(layers: list[dict[str, Any]]) -> None:
+    theirs = [each["yields"] for each in layers if each["torch"] < 0.7 * each["ours"]]
+    ours = [not each["yields"] for each in layers if each["torch"] > 3 * each["ours"]]
+    for found in (theirs, ours):
+        assert len(found) > 5
+        assert sum(found) > 0.85 * len(found)
+
+
+def test_chains_are_never_handed_over(layers: list[dict[str, Any]]) -> None:
+    yielded = [each for each in layers if each["yields"]]
+    assert yielded
+    for each in yielded[:10]:
+        verdict = verdict_of(each, (sigmoid(),))
+        assert verdict.ok
+        assert not verdict.yields
