@@ -60,9 +60,9 @@ def test_windows_over_several_boxes(
         for n, k, s, p, d in zip(inputs, *window.values(), strict=True)
     )
     slots: list[Tensor] = []
-    out = view(slots, laid(2, channels, *outputs, last=last))
-    values = view(slots, laid(2, channels, *inputs, last=last))
-    other = view(slots, laid(1, channels, 1, 1, 1).expand(2, channels, *inputs))
+    out = view(slots, laid(1, channels, *outputs, last=last))
+    values = view(slots, laid(1, channels, *inputs, last=last))
+    other = view(slots, laid(1, channels, 1, 1, 1).expand(1, channels, *inputs))
     named = (("x", values), ("y", other))
     exact(Slide(out, "sum", named, before=parse("x + y"), **window), slots)  # type: ignore[arg-type]
     exact(Slide(out, "max", named[:1], **window), slots)  # type: ignore[arg-type]
@@ -118,9 +118,7 @@ def test_elements_that_change_their_order(
     order = (0, 1, 3, 5, 7, 2, 4, 6)
     source = laid(*(dims[axis] for axis in order), dtype=dtype)
     values = view(slots, source.permute([order.index(axis) for axis in range(8)]))
-    some = view(
-        slots, laid(*(n if axis in (1, 6) else 1 for axis, n in enumerate(dims))).expand(dims)
-    )
+    some = laid(*(n if axis in (1, 6) else 1 for axis, n in enumerate(dims))).expand(dims)
     full = view(slots, laid(*dims))
     exact(Each(out, parse("x"), (("x", values),)), slots)
     exact(
