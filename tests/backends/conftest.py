@@ -1,6 +1,7 @@
 """The compiled core with the instruction set of ``TRANSFUSE_ISA``, and calls with norms."""
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,17 @@ def core() -> ctypes.CDLL:
     found = library.load()
     assert found is not None, "the compiled core is not installed"
     return found
+
+
+@pytest.fixture(params=("sse2", "avx2", "avx512", "neon", "generic"))
+def isa(request: pytest.FixtureRequest, core: ctypes.CDLL) -> Iterator[str]:
+    """Every instruction set that the core has here."""
+    if request.param not in library.isas(core):
+        pytest.skip(f"this machine does not run {request.param}")
+    before = core.transfuse_isa()
+    library.check(core, core.transfuse_use_isa(request.param.encode()))
+    yield request.param
+    library.check(core, core.transfuse_use_isa(before))
 
 
 NAMES = ("mean", "var", "weight", "bias")

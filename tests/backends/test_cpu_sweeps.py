@@ -1,6 +1,5 @@
 """The core's sweeps against their definition: random views, types, expressions and foldings."""
 
-import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tests.sweeping import at, expected
-from transfuse.backends.cpu import library
 from transfuse.backends.cpu.bytecode import TooLong
 from transfuse.backends.cpu.sweeps import prepare
 from transfuse.maths.expr import Expr, X, call, name, parse
@@ -202,17 +200,6 @@ def slide_sweep(make: Maker, folding: Any) -> Slide:
         after=after,
         others=others,
     )
-
-
-@pytest.fixture(params=("sse2", "avx2", "avx512", "neon", "generic"))
-def isa(request: pytest.FixtureRequest, core: ctypes.CDLL) -> Iterator[str]:
-    """Every instruction set that the core has here."""
-    if request.param not in library.isas(core):
-        pytest.skip(f"this machine does not run {request.param}")
-    before = core.transfuse_isa()
-    library.check(core, core.transfuse_use_isa(request.param.encode()))
-    yield request.param
-    library.check(core, core.transfuse_use_isa(before))
 
 
 EXACT = [each for each in FOLDINGS if each in ("sum", "max", "min")]
