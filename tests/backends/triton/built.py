@@ -1,18 +1,17 @@
 """Job of ``test_builds.py``, as a script: which kernels calls of many sizes would be built for.
 
-Launches are made ready on torch's ``meta`` device, and Triton looks at their arguments as it does
-before it compiles; nothing is compiled.
+Launches are made ready on torch's ``meta`` device, and builds are told by their keys; nothing is
+compiled.
 """
 
 import warnings
 from collections import defaultdict
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from child import serve, target
 from torch import Tensor
-from triton.runtime.jit import JITFunction
 
 from transfuse.backends.legs import memory_format
 from transfuse.backends.triton import calls
@@ -25,12 +24,10 @@ from transfuse.problem import Problem
 
 CAPABILITY = 90
 GPU = Gpu(CAPABILITY, 132, real=False)  # the portable kernels alone
-current = [""]
-"""The kernel that is looked at."""
 
 
-def launched(chain: Chain, problem: Problem) -> None:
-    """Make the launches of a chain ready, and let Triton look at each.
+def launched(chain: Chain, problem: Problem) -> Iterator[tuple[str, str]]:
+    """Make the launches of a chain ready: the name of each, and the key of its build.
 
     A chain of several passes over what was stored has a ``finish`` for each, told by its tile ops.
     """
@@ -49,30 +46,16 @@ def launched(chain: Chain, problem: Problem) -> None:
     memory += [torch.empty(1, dtype=dtype, device="meta") for _, _, dtype in made.scratch]
     for launch in made.launches:
         ops = [each.ops.ops for each in launch.arguments if isinstance(each, StoredEpilogue)]
-        current[0] = " ".join([launch.kernel.__name__, *(op for each in ops for op in each)])
-        launch.compile(memory)
+        name = " ".join([launch.kernel.__name__, *(op for each in ops for op in each)])
+        yield name, launch.build(memory, CAPABILITY).key
 
 
 def count(stages: tuple[Any, ...], problems: list[Problem]) -> dict[str, int]:
     """How many builds of each kernel it takes to serve a chain on these problems."""
-    found: dict[str, set[Any]] = defaultdict(set)
-
-    def note(self: Any, key: Any, signature: Any, device: Any, *rest: Any) -> Any:
-        found[current[0]].add(key)
-        kernel = SimpleNamespace(asm={"ptx": ""})
-        self.device_caches[device][0][key] = kernel
-        kept.append((self.device_caches[device][0], key))
-        return kernel
-
-    kept: list[tuple[dict[Any, Any], Any]] = []
-    was, JITFunction._do_compile = JITFunction._do_compile, note
-    try:
-        for problem in problems:
-            launched(Chain(*stages), problem)
-    finally:
-        JITFunction._do_compile = was
-        for cache, key in kept:  # another chain may share a kernel
-            del cache[key]
+    found: dict[str, set[str]] = defaultdict(set)
+    for problem in problems:
+        for name, key in launched(Chain(*stages), problem):
+            found[name].add(key)
     return {name: len(keys) for name, keys in found.items()}
 
 
