@@ -1,7 +1,7 @@
 """Job of ``test_builds.py``, as a script: which kernels calls of many sizes would be built for.
 
-Launches are made ready on torch's ``meta`` device, and their arguments looked at as they are before
-a kernel is compiled; nothing is compiled.
+Launches are made ready on torch's ``meta`` device, and builds are told by their keys; nothing is
+compiled.
 """
 
 import warnings
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from child import serve
+from child import serve, target
 from torch import Tensor
 
 from transfuse.backends.legs import memory_format
@@ -26,8 +26,8 @@ CAPABILITY = 90
 GPU = Gpu(CAPABILITY, 132, real=False)  # the portable kernels alone
 
 
-def builds(chain: Chain, problem: Problem) -> Iterator[tuple[str, str]]:
-    """The kernel and the build of each launch of a chain.
+def launched(chain: Chain, problem: Problem) -> Iterator[tuple[str, str]]:
+    """Make the launches of a chain ready: the name of each, and the key of its build.
 
     A chain of several passes over what was stored has a ``finish`` for each, told by its tile ops.
     """
@@ -54,7 +54,7 @@ def count(stages: tuple[Any, ...], problems: list[Problem]) -> dict[str, int]:
     """How many builds of each kernel it takes to serve a chain on these problems."""
     found: dict[str, set[str]] = defaultdict(set)
     for problem in problems:
-        for name, key in builds(Chain(*stages), problem):
+        for name, key in launched(Chain(*stages), problem):
             found[name].add(key)
     return {name: len(keys) for name, keys in found.items()}
 
@@ -62,4 +62,5 @@ def count(stages: tuple[Any, ...], problems: list[Problem]) -> dict[str, int]:
 if __name__ == "__main__":
     warnings.simplefilter("error")
     torch.set_num_threads(1)
+    target(CAPABILITY)
     serve(count)
