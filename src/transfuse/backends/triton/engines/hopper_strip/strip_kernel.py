@@ -5,7 +5,7 @@ A *strip* holds the rows that all width taps of a tile read, for one tap of dept
 one block of channels. Each tap is a view of the strip from another row on: the tensor cores read
 rows from any start, also one that is no multiple of the swizzle. Strips and weights come through
 two rings; programs stay and walk over tiles, so that copies run ahead into the next tile while
-the last one is finished and stored (``hopper_store.py``).
+the last one is finished and stored (``strip_store.py``).
 
 Bodies of inner loops are functions of their own: Triton's front end goes through the body of a loop
 twice, so through that of five loops 32 times, but through a function once.
