@@ -27,8 +27,9 @@ from transfuse.backends.triton.told import told
 from transfuse.problem import Problem
 
 THIRD = 168
-"""Registers of a thread where three programs of four warps share a multiprocessor: the branch that
-stores results one by one would take more, and cost the other its neighbours."""
+"""Registers of a thread where three programs of four warps share a multiprocessor. Where width
+classes are joined, the branch that stores results one by one would take more (210 for 64 channels
+of 256 results), and cost the other branch a program; without, a limit makes it spill."""
 
 
 class Portable:
@@ -86,7 +87,7 @@ def add(
         *_given(draft, segment, out, tiled, partials), multiply,
     ]  # fmt: skip
     options: dict[str, Any] = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    if tiling.residents(tiled.work, tiles.warps) == 3:
+    if tile.joined > 1 and tiling.residents(tiled.work, tiles.warps) == 3:
         options["maxnreg"] = THIRD
     draft.add(convolve, tiled.programs, given, **options)
 
