@@ -57,13 +57,16 @@ def forget() -> None:
 @contextmanager
 def changed(machine: str, tiles: tuple[Any, ...] | None) -> Iterator[None]:
     """Another machine to plan for, other tiles than those that fit a GPU best."""
-    rates, heuristic = plan.MACHINES["cuda"], tiling.heuristic
+    from transfuse.backends.triton.engines import ordered
+
+    rates, heuristic, engines = plan.MACHINES["cuda"], tiling.heuristic, ordered.ENGINES
     plan.MACHINES["cuda"] = replace(rates, **MACHINES.get(machine, {}))
     if tiles is not None:
+        ordered.ENGINES = engines[-1:]  # they are tiles of the portable engine
         tiling.heuristic = lambda shape, *_: tile(shape, *tiles)  # type: ignore[assignment]
     forget()
     yield
-    plan.MACHINES["cuda"], tiling.heuristic = rates, heuristic
+    plan.MACHINES["cuda"], tiling.heuristic, ordered.ENGINES = rates, heuristic, engines
     forget()
 
 
