@@ -28,8 +28,8 @@ from transfuse.problem import Problem
 
 THIRD = 168
 """Registers of a thread where three programs of four warps share a multiprocessor. Where width
-classes are joined, the branch that stores results one by one would take more (210 for 64 channels
-of 256 results), and cost the other branch a program; without, a limit makes it spill."""
+classes of a box are joined, the branch that stores results one by one would take more (210 for 64
+channels of 256 results), and cost the other branch a program. Rows spill under such a limit."""
 
 
 class Portable:
@@ -87,7 +87,8 @@ def add(
         *_given(draft, segment, out, tiled, partials), multiply,
     ]  # fmt: skip
     options: dict[str, Any] = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    if tile.joined > 1 and tiling.residents(tiled.work, tiles.warps) == 3:
+    joined = tile.form == "box" and tile.joined > 1 and segment.stores
+    if joined and tiling.residents(tiled.work, tiles.warps) == 3:
         options["maxnreg"] = THIRD
     draft.add(convolve, tiled.programs, given, **options)
 
