@@ -20,7 +20,7 @@ constexpr int64_t SMALL_WINDOW = 64;   // values that may be added in the comput
 
 // As many values as a vector of T has, in the type A.
 template <class T, class A> struct LanesOf {
-    typedef A Type __attribute__((vector_size(LANES<T> * sizeof(A)), aligned(alignof(A))));
+    typedef A Type __attribute__((vector_size(LANES<T> * sizeof(A))));
 };
 template <class T, class A> using Lanes = typename LanesOf<T, A>::Type;
 
@@ -343,21 +343,27 @@ template <class T> class Slide {
     void row(Own<A>& own, const T* from, const int64_t* strides, const Window& deep, const Window& high, const Box& in,
              const Box& out, T* to) const {
         typedef Lanes<T, A> V;
-        V* folded = reinterpret_cast<V*>(own.folded.get());
+        A* folded = own.folded.get();
         const int64_t cells = deep.taps * high.taps, down = windows[0].dilation * strides[0], next = windows[1].dilation * strides[1];
         for (int64_t w = 0; w < in.size[2] && cells; w++) {
             const T* at = from + w * strides[2];
             V sum = __builtin_convertvector(load(at), V);
             for (int64_t d = 0; d < deep.taps; d++)
-                for (int64_t h = d ? 0 : 1; h < high.taps; h++)
-                    F::fold(sum, __builtin_convertvector(load(at + d * down + h * next), V));
-            folded[w] = sum;
+                for (int64_t h = d ? 0 : 1; h < high.taps; h++) {
+                    const V v = __builtin_convertvector(load(at + d * down + h * next), V);
+                    F::fold(sum, v);
+                }
+            memcpy(folded + w * L, &sum, sizeof sum);
         }
         for (int64_t x = out.lo[2]; x < out.lo[2] + out.size[2]; x++, to += lanes) {
             const auto& window = windows[2][x];
             V found = F::template none<A>() - V{};
-            const V* v = folded + window.first - in.lo[2];
-            for (int64_t k = 0; k < window.taps && cells; k++) F::fold(found, v[k * windows[2].dilation]);
+            const A* at = folded + (window.first - in.lo[2]) * L;
+            for (int64_t k = 0; k < window.taps && cells; k++, at += windows[2].dilation * L) {
+                V v;
+                memcpy(&v, at, sizeof v);
+                F::fold(found, v);
+            }
             if (s.folding == TF_F_MEAN) {
                 const double counted = double(deep.counted) * double(high.counted) * double(window.counted);
                 found /= A(s.divisor ? s.divisor : counted);
