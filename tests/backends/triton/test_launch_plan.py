@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from transfuse.backends.triton import lower, versions
-from transfuse.backends.triton.draft import Draft
+from transfuse.backends.triton.draft import Draft, Lying
 from transfuse.backends.triton.engines import ordered
 from transfuse.backends.triton.engines.portable.tiling import heuristic
 from transfuse.backends.triton.gpu import Gpu
@@ -46,9 +46,11 @@ def planned(chain: Chain, problem: Problem, capability: int = 90, real: bool = F
     draft = Draft(
         lower.lowered(chain, plan),
         plan.chain.core(problem),
-        three(problem.spatial, 1),
-        strides,  # type: ignore[arg-type]
-        [name for name, _ in chain.dims(problem)],
+        Lying(
+            three(problem.spatial, 1),
+            strides,  # type: ignore[arg-type]
+            [name for name, _ in chain.dims(problem)],
+        ),
         torch.device("cpu"),
         Gpu(capability, 132, real),
     )

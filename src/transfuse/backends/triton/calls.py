@@ -10,7 +10,7 @@ from torch import Tensor
 from transfuse.backends.base import Executable
 from transfuse.backends.legs import memory_format
 from transfuse.backends.triton import lower, tuned
-from transfuse.backends.triton.draft import Draft
+from transfuse.backends.triton.draft import Draft, Lying
 from transfuse.backends.triton.engines.contract import Choose
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.engines.served import Explained
@@ -177,12 +177,17 @@ def prepare(
     def best(each: Segment, work: Workload) -> Tiling:
         return tuned.choose(lowered, core, each, work, name, there.capability).config
 
-    source = three(x.shape[2:], 1)
     spread = {name: _spread(each, x.dim()) for name, each in operands.items() if each.dim() > 1}
-    written = None if out is None else out.dtype
-    names = list(operands)
     aligned = [at for at, each in enumerate((x, weight, like)) if not each.data_ptr() & 15]
-    draft = Draft(lowered, core, source, strides, names, x.device, there, spread, written, aligned)
+    lying = Lying(
+        three(x.shape[2:], 1),
+        strides,
+        list(operands),
+        spread,
+        None if out is None else out.dtype,
+        aligned,
+    )
+    draft = Draft(lowered, core, lying, x.device, there)
     return Ready(LaunchPlan(draft, choose or best), plan)
 
 

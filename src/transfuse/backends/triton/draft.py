@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -63,6 +63,23 @@ class PackedCopies(NamedTuple):
     copied: int
 
 
+@dataclass(frozen=True)
+class Lying:
+    """How the tensors of a call lie.
+
+    ``source``: the input's sizes; ``strides``: of input, weights and output; ``spread``: those of
+    operands that have more than a value per channel. ``written``: the type of the result, where
+    that is not the input's. ``aligned``: which of the three have an address that 16 divides.
+    """
+
+    source: Three
+    strides: tuple[Five, Five, Five]
+    operands: Sequence[str]
+    spread: Mapping[str, Five] = field(default_factory=dict)
+    written: torch.dtype | None = None
+    aligned: Sequence[int] = (X, WEIGHT, OUT)
+
+
 class Draft:
     """What launches are written from, and what was written; an ``add`` appends its launches."""
 
@@ -70,29 +87,21 @@ class Draft:
         self,
         lowered: Lowered,
         core: Problem,
-        source: Three,
-        strides: tuple[Five, Five, Five],
-        operands: Sequence[str],
+        lying: Lying,
         device: torch.device,
         gpu: Gpu,
-        spread: Mapping[str, Five] | None = None,
-        written: torch.dtype | None = None,
-        aligned: Sequence[int] = (X, WEIGHT, OUT),
     ) -> None:
-        """``spread``: the strides of operands that have more than a value per channel. ``written``:
-        the type of the result, where that is not the input's. ``aligned``: which of input, weights
-        and output have an address that 16 divides.
-        """
-        self.lowered, self.core, self.source = lowered, core, source
-        self.device, self.gpu, self.spread, self.aligned = device, gpu, spread or {}, aligned
-        self.x_strides, self.weight_strides, self.out_strides = strides
-        self.names = {name: OPERANDS + at for at, name in enumerate(operands)}
+        self.lowered, self.core, self.source = lowered, core, lying.source
+        self.device, self.gpu = device, gpu
+        self.spread, self.aligned = lying.spread, lying.aligned
+        self.x_strides, self.weight_strides, self.out_strides = lying.strides
+        self.names = {name: OPERANDS + at for at, name in enumerate(lying.operands)}
         self.scratch: list[tuple[int, int, torch.dtype]] = []
         self.bytes = 0
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
         self.packed: dict[Copies, PackedCopies] = {}
-        self.acc, self.written = ACC[core.dtype], written or ELEMENTS[core.dtype].dtype
+        self.acc, self.written = ACC[core.dtype], lying.written or ELEMENTS[core.dtype].dtype
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
 
     def copy(self) -> "Draft":

@@ -242,13 +242,15 @@ def multiply_strip(
 
 @gluon.jit
 def consume(
-    rings, results, tiles, more, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr,
+    rings, results, counts, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr,
     A: gl.constexpr, SWIZZLED: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
     """One consumer: its half of every tile, multiplied, finished and stored.
 
     ``rings``: of strips, of weights, and the product that sums start from, if there is one.
+    ``counts``: how many tiles there are, and ``more``, see below.
     """
+    tiles, more = counts
     blocks = blocks_of_input(sizes, C)
     strips, weights, bias = rings
     if C.axis == 0:
@@ -403,8 +405,8 @@ def convolve_strip(
     if C.consumers == 2:
         gl.warp_specialize(
             [
-                (consume, (rings, results, tiles, more, sizes, 0, P, C, A, SWIZZLED, ACC)),
-                (consume, (rings, results, tiles, more, sizes, 1, P, C, A, SWIZZLED, ACC)),
+                (consume, (rings, results, (tiles, more), sizes, 0, P, C, A, SWIZZLED, ACC)),
+                (consume, (rings, results, (tiles, more), sizes, 1, P, C, A, SWIZZLED, ACC)),
                 (feed_strips, (x, halo, strips, tiles, sizes, P, C, SWIZZLED)),
                 (feed_weights, (w, weights, tiles, sizes, P, C)),
             ],
@@ -414,7 +416,7 @@ def convolve_strip(
     else:
         gl.warp_specialize(
             [
-                (consume, (rings, results, tiles, more, sizes, 0, P, C, A, SWIZZLED, ACC)),
+                (consume, (rings, results, (tiles, more), sizes, 0, P, C, A, SWIZZLED, ACC)),
                 (feed_strips, (x, halo, strips, tiles, sizes, P, C, SWIZZLED)),
                 (feed_weights, (w, weights, tiles, sizes, P, C)),
             ],

@@ -71,13 +71,13 @@ def apart(raised, RESIDUES: gl.constexpr):
 
 @gluon.jit
 def feed_offset(
-    x, ring, step, corners, k, top, shift, sizes,
-    P: gl.constexpr, C: gl.constexpr, BOXED: gl.constexpr,
+    x, ring, step, corners, k, shift, sizes, P: gl.constexpr, C: gl.constexpr,
+    BOXED: gl.constexpr,
 ):  # fmt: skip
-    """Both consumers' boxes at all width offsets below ``top``, each pair once its slot is empty;
-    the step after them. ``shift`` has residue and shift of depth, then of height.
+    """Both consumers' boxes at all width offsets below the top one, each pair once its slot is
+    empty; the step after them. ``shift``: residue and shift of depth, those of height, the top.
     """
-    rd, od, rh, oh = shift
+    rd, od, rh, oh, top = shift
     COPIES: gl.constexpr = len(P.below)
     SHAPE: gl.constexpr = [P.box[0], P.box[1], P.box[2], P.box[3], C.depth]
     for i in gl.static_range(COPIES):
@@ -111,7 +111,8 @@ def feed_pair(
         rd, od = apart(fd - tap // nh * P.step[0], P.residues[0])
         rh, oh = apart(fh - tap % nh * P.step[1], P.residues[1])
         for k in range(blocks):
-            step = feed_offset(x, ring, step, corners, k, top, (rd, od, rh, oh), sizes, P, C, BOXED)
+            shift = (rd, od, rh, oh, top)
+            step = feed_offset(x, ring, step, corners, k, shift, sizes, P, C, BOXED)
     return step
 
 

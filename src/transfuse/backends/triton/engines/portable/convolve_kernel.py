@@ -17,6 +17,8 @@ from transfuse.backends.triton.engines.portable.tile_records import (
     Cell,
     ChannelBlock,
     Factors,
+    Into,
+    Stored,
     Taps,
 )
 from transfuse.backends.triton.epilogue.arithmetic import larger, multiply_add, negative
@@ -300,8 +302,7 @@ def channels_of(group, of_group, S, T: tl.constexpr):
 
 @triton.jit
 def store(
-    out, v, cell, group, of_group, share, to, S,
-    T: tl.constexpr, A: tl.constexpr, UNIT: tl.constexpr,
+    into, v, cell, block, S, T: tl.constexpr, A: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """Store the results of a tile, width classes side by side."""
     JOINED: tl.constexpr = T.joined
@@ -311,14 +312,14 @@ def store(
         channel = tl.arange(0, 1)
         channels = Channels(channel, channel == 0)
     else:
-        channels = channels_of(group, of_group, S, T)
-    write(out, v, channels, there, spot, share, to, A, UNIT, T.whole or A.summed)
+        channels = channels_of(block.group, block.of_group, S, T)
+    WHOLE: tl.constexpr = T.whole or A.summed
+    write(into.out, v, channels, there, spot, block.share, into.to, A, UNIT, WHOLE)
 
 
 @triton.jit
 def compute(
-    program, factors, out, partials, operands, to, gathered, S,
-    T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
+    program, factors, into, operands, S, T: tl.constexpr, A: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
     """One tile: convolution, tile ops, statistic, store."""
     CHANNELS: tl.constexpr = T.channels
@@ -389,17 +390,17 @@ def compute(
         of_class = (share * T.classes[0] + cd) * T.classes[1] + ch
         of_class = of_class * (T.classes[2] // T.joined) + cw
         of_tile = plain(S.split[0]) * T.of_tile
-        tiles = plain(gathered.tiles)
-        at = (tile // tiles * plain(gathered.counted) + channel).to(tl.int64)
+        tiles = plain(into.gathered.tiles)
+        at = (tile // tiles * plain(into.gathered.counted) + channel).to(tl.int64)
         at = at * (tiles * of_tile) + tile % tiles * of_tile + of_class
-        put(partials + at, plain(gathered.plane), partial, live)
+        put(into.partials + at, plain(into.gathered.plane), partial, live)
     if A.stored:
         UNIT: tl.constexpr = A.unit
         # Places are computed once more in each branch: across one, they would take registers.
-        if plain(to.even) > 0:
-            store(out, v, cell, group, of_group, share, to, S, T, A, UNIT)
+        if plain(into.to.even) > 0:
+            store(into, v, cell, Stored(group, of_group, share), S, T, A, UNIT)
         else:
-            store(out, v, cell, group, of_group, share, to, S, T, A, 1)
+            store(into, v, cell, Stored(group, of_group, share), S, T, A, 1)
 
 
 @triton.jit
@@ -412,7 +413,8 @@ def convolve(
     """
     factors = Factors(x, w, rows, weights, table)
     operands = Operands(tensors, numbers, strides)
-    compute(tl.program_id(0), factors, out, partials, operands, to, gathered, S, T, A, M)
+    into = Into(out, to, partials, gathered)
+    compute(tl.program_id(0), factors, into, operands, S, T, A, M)
 
 
 @triton.jit
@@ -429,5 +431,6 @@ def convolve_carefully(
         return
     factors = Factors(rows, weights, rows, weights, table)
     operands = Operands(tensors, numbers, strides)
+    into = Into(out, to, partials, gathered)
     for program in range(tl.program_id(0), plain(S.programs), tl.num_programs(0)):
-        compute(program, factors, out, partials, operands, to, gathered, S, T, A, M)
+        compute(program, factors, into, operands, S, T, A, M)

@@ -65,6 +65,23 @@ class ChannelBlock(NamedTuple):
     flip: Any
 
 
+class Into(NamedTuple):
+    """Where the results of a segment go, and the partials of its statistic."""
+
+    out: Any
+    to: Any
+    partials: Any
+    gathered: Any
+
+
+class Stored(NamedTuple):
+    """What is stored of a tile: its group, the block of its channels, its share of a window."""
+
+    group: Any
+    of_group: Any
+    share: Any
+
+
 class Taps(NamedTuple):
     """The taps of one (class, member): first offset, count and first slot along each axis."""
 
