@@ -16,9 +16,7 @@ from torch import Tensor
 from transfuse.accuracy import SAFETY, longest_sum
 from transfuse.backends.triton import Triton, calls, lower, tuned
 from transfuse.backends.triton.engines.portable import tiling
-from transfuse.backends.triton.engines.portable.convolve_kernel import convolve
 from transfuse.backends.triton.engines.workload import Workload, workload_of
-from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.launch_plan import LaunchPlan
 from transfuse.bench.clock import Clock
 from transfuse.bench.statistics import spread
@@ -113,7 +111,7 @@ class Tuner:
             stopped: BaseException | None = None
             try:
                 self._screen(each, work, trials)
-                trials += self._race(each, trials)
+                trials += self._race(trials)
             except (KeyboardInterrupt, Exception) as error:
                 stopped = error
             if any(not trial.fault for trial in trials):
@@ -164,11 +162,8 @@ class Tuner:
         yield from fresh(tiling.around(work, best.form, best.box, self.capability))
         yield from space
 
-    def _try(self, each: lower.Segment, config: tiling.Tiling, whole: bool = False) -> Trial:
-        """Compile, compare with the first that ran, time.
-
-        Weights are finite here, so that only what is kept is compiled for others, too: ``whole``.
-        """
+    def _try(self, each: lower.Segment, config: tiling.Tiling) -> Trial:
+        """Compile, compare with the first that ran, time."""
 
         def choose(other: lower.Segment, work: Workload) -> tiling.Tiling:
             if other == each:
@@ -179,8 +174,6 @@ class Tuner:
         self.out.fill_(torch.nan)  # what a candidate does not write shows
         try:
             made = self._launch_plan(choose)
-            if not whole:
-                made.launches = [launch for launch in made.launches if not _careful(launch)]
             self._call(made)
             self._synchronize()
             fault = self._disagrees()
@@ -192,16 +185,13 @@ class Tuner:
         self.launch_plans[config] = made
         return Trial(config, self._times([config], SCREEN)[config])
 
-    def _race(self, each: lower.Segment, trials: list[Trial]) -> list[Trial]:
+    def _race(self, trials: list[Trial]) -> list[Trial]:
         """The best again, in turn, so that none has the quieter moment."""
         ran = sorted((trial for trial in trials if not trial.fault), key=_seconds)
         finalists = [trial.config for trial in ran[:FINALISTS]]
         if not trials[0].fault and trials[0].config not in finalists:
             finalists.append(trials[0].config)
-        again = [self._try(each, config, whole=True) for config in finalists]
-        times = self._times([trial.config for trial in again if not trial.fault], FINAL)
-        out = [trial for trial in again if trial.fault]
-        return out + [Trial(*timed) for timed in times.items()]
+        return [Trial(*timed) for timed in self._times(finalists, FINAL).items()]
 
     def _times(
         self, configs: list[tiling.Tiling], rounds: tuple[int, int, float]
@@ -256,11 +246,6 @@ class Tuner:
         near = (error <= self.slack * largest) | (self.out == expected)
         wrong = int((~near & ~(self.out.isnan() & expected.isnan())).sum())
         return f"{wrong} of {expected.numel()} elements differ from the first" if wrong else ""
-
-
-def _careful(launch: Launch) -> bool:
-    """Whether it is the second launch of a segment, for weights that are not finite."""
-    return launch.kernel is convolve and launch.arguments[-1].careful
 
 
 def _seconds(trial: Trial) -> float:

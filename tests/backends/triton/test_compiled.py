@@ -101,7 +101,8 @@ def test_odd_shapes(line: str, then: tuple[Any, ...], capability: int, compiler:
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_rows_are_stored_by_vectors(dtype: str, compiler: Any) -> None:
     """Kernel 1: rows follow each other as results do, and a thread stores 16 bytes at once."""
-    problem = Problem.parse(f"n4 ci64 co64 i64x64 k1 {dtype} cuda:sm90")
+    # Of two groups: one is a matrix product, and another engine's.
+    problem = Problem.parse(f"n4 ci64 co64 i64x64 k1 g2 {dtype} cuda:sm90")
     for capability in (80, 90):
         found = compiler(
             stages=Chain(conv_transpose(2)).stages,

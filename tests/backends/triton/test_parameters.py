@@ -133,12 +133,13 @@ def test_a_profiler_is_told(hook: str, chained: bool, launches: Child) -> None:
     assert found["told"] == count
 
 
+GRID = "convolve_carefully needs more than a grid"
 STRANGE: dict[str, tuple[dict[str, Any], str]] = {
-    "clusters": ({"changes": {"num_ctas": 2}}, "convolve needs more than a grid"),
-    "cooperative": ({"changes": {"launch_cooperative_grid": True}}, "convolve needs more than a"),
-    "dependent": ({"changes": {"launch_pdl": True}}, "convolve needs more than a grid"),
-    "scratch": ({"changes": {"global_scratch_size": 64}}, "convolve needs more than a grid"),
-    "profile": ({"changes": {"profile_scratch_size": 64}}, "convolve needs more than a grid"),
+    "clusters": ({"changes": {"num_ctas": 2}}, GRID),
+    "cooperative": ({"changes": {"launch_cooperative_grid": True}}, GRID),
+    "dependent": ({"changes": {"launch_pdl": True}}, GRID),
+    "scratch": ({"changes": {"global_scratch_size": 64}}, GRID),
+    "profile": ({"changes": {"profile_scratch_size": 64}}, GRID),
     "one more": ({"changes": {}, "sizes": "one more"}, "pack has "),
     "one less": ({"changes": {}, "sizes": "one less"}, "pack has "),
     "of another size": ({"changes": {}, "sizes": "another"}, "in 4 bytes"),
