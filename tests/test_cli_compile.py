@@ -72,7 +72,7 @@ def test_kernels_are_compiled_once(tmp_path: Path) -> None:
     found = run(os.devnull)  # there is no C compiler
     files = {each.stem: each.stat().st_mtime_ns for each in (tmp_path / "kernels").iterdir()}
     assert {key for call in found["calls"] for key in call["kernels"]} == set(files)
-    assert found["kernels"] == len(files) >= 4
+    assert found["kernels"] == len(files) >= 2  # one for each GPU at least
     assert not any(call["fault"] for call in found["calls"])
     assert run(os.devnull) == found
     again = {each.stem: each.stat().st_mtime_ns for each in (tmp_path / "kernels").iterdir()}

@@ -38,7 +38,7 @@ KERNELS = ("convolve_strip", "convolve_window")
 
 PATTERNS = {
     "plain": ("ci64 co64 k3x7", ()),
-    "plain, half the rows even": ("ci64 co96 k2 s2", ()),
+    "plain, half the rows even": ("ci64 co96 k3 s2 p1 op1", ()),
     "softmax": ("ci64 co128 k4 s2 p1 op1", (softmax("channels"), add("shift"), sigmoid())),
     "a statistic of each sample": ("ci128 co64 k5 s2 p2 op1", (group_norm(4),)),
     "a statistic of the batch": ("ci64 co64 k3", (batch_norm(training=True), relu())),
