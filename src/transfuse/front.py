@@ -7,6 +7,7 @@ that ``plain`` keeps from the fused backends are checked each time and run as to
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 from struct import Struct
 
 import torch
@@ -72,20 +73,15 @@ def call(
     Under autocast tensors are cast as torch's convolutions cast them, unless there is an ``out``:
     torch casts no such call either.
     """
+    given = (
+        chain, stride, padding, output_padding, dilation, groups, output_size, backend, precision,
+    )  # fmt: skip
     if not is_dynamo_compiling():
         recent = _checked.get(id(weight))
-        if type(recent) is Recent:
-            a, b, c, d, e, f, g, h, i = recent.given
-            if (
-                chain is a and stride is b and padding is c and output_padding is d
-                and dilation is e and groups is f and output_size is g and backend is h
-                and precision is i
-            ):  # fmt: skip
-                tensors: tuple[Tensor, ...] = (x, weight)
-                if operands or out is not None:
-                    tensors = _tensors(x, weight, operands, out)
-                if recent.alike(scalars, tensors, out is not None):
-                    return _run(recent, tensors, operands, out, "weight")
+        if type(recent) is Recent and all(map(is_, recent.given, given)):
+            tensors = _tensors(x, weight, operands, out)
+            if recent.alike(scalars, tensors, out is not None):
+                return _run(recent, tensors, operands, out, "weight")
     plain.not_at_exit()
     if any_autocast() and autocasts(x):
         if out is None:
@@ -128,10 +124,6 @@ def call(
         return fitted, problem
 
     if not unbatched:
-        given = (
-            chain, stride, padding, output_padding, dilation, groups, output_size, backend,
-            precision,
-        )  # fmt: skip
         return _compute(what, prepare, x, weight, operands, out, backend, "weight", given, scalars)
     y = _compute(what, prepare, whole, weight, operands, into, backend)
     return y.squeeze(0) if out is None else out

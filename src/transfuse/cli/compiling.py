@@ -14,23 +14,16 @@ from transfuse import settings
 from transfuse.backends.triton.gpu import MULTIPROCESSORS
 from transfuse.chain import Chain
 from transfuse.cli import common as shipped
-from transfuse.cli.output import Json, Slugs, err, out, print_json
+from transfuse.cli.output import CaseOf, Json, Line, Slugs, Then, err, out, print_json
 from transfuse.cli.tuning import asked, known
 from transfuse.machine import place
 
 
 def compile_(
     slugs: Slugs = None,
-    problem: Annotated[
-        str | None, typer.Option(help="A problem line instead of an operator.")
-    ] = None,
-    then: Annotated[
-        list[str] | None,
-        typer.Option(help="Stages after that problem's convolution: 'max_pool(2), tanh'."),
-    ] = None,
-    case: Annotated[
-        str, typer.Option(help="A case by name, or a problem line with scalars.")
-    ] = "benchmark",
+    problem: Line = None,
+    then: Then = None,
+    case: CaseOf = "benchmark",
     dtype: Annotated[
         list[str] | None, typer.Option(help="Element types, tf32 among them; the line's own.")
     ] = None,

@@ -12,6 +12,12 @@ err = Console(stderr=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Slug = Annotated[str, typer.Argument(help="An operator, as `transfuse list` names it.")]
 Slugs = Annotated[list[str] | None, typer.Argument(help="Operators; all of them by default.")]
+Line = Annotated[str | None, typer.Option(help="A problem line instead of an operator.")]
+Then = Annotated[
+    list[str] | None,
+    typer.Option(help="Stages after that problem's convolution: 'max_pool(2), tanh'."),
+]
+CaseOf = Annotated[str, typer.Option(help="A case by name, or a problem line with scalars.")]
 
 
 def print_json(value: Any) -> None:

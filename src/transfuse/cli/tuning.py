@@ -15,7 +15,7 @@ from transfuse.backends.triton import tuned
 from transfuse.bench.clock import clock
 from transfuse.cases import Case
 from transfuse.chain import Chain
-from transfuse.cli.output import Json, Slugs, err, out, print_json
+from transfuse.cli.output import CaseOf, Json, Line, Slugs, Then, err, out, print_json
 from transfuse.machine import place
 from transfuse.operators import OPERATORS, operator
 from transfuse.problem import Problem, arithmetics
@@ -25,20 +25,13 @@ from transfuse.stages.text import parse
 
 def tune(
     slugs: Slugs = None,
-    problem: Annotated[
-        str | None, typer.Option(help="A problem line instead of an operator.")
-    ] = None,
-    then: Annotated[
-        list[str] | None,
-        typer.Option(help="Stages after that problem's convolution: 'max_pool(2), tanh'."),
-    ] = None,
+    problem: Line = None,
+    then: Then = None,
     device: Annotated[str, typer.Option(help="cuda.")] = "cuda",
     dtype: Annotated[
         list[str] | None, typer.Option(help="Element types; tf32, or the line's own, by default.")
     ] = None,
-    case: Annotated[
-        str, typer.Option(help="A case by name, or a problem line with scalars.")
-    ] = "benchmark",
+    case: CaseOf = "benchmark",
     budget: Annotated[float, typer.Option(min=0.001, help="Seconds for each pass.")] = 60.0,
     most: Annotated[int | None, typer.Option(min=1, help="Candidates for each pass.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show what is tuned already.")] = False,

@@ -20,8 +20,9 @@ FILE = Path(__file__).with_name("versus_cudnn.json")
 MARGIN = 1.1
 """Where both are expected to take about as long, cuDNN's own choice among many kernels tells."""
 KNOWN, FAR = 300.0, 0.5
-"""Nine in ten of the layers that were measured take us at most so many microseconds. Beyond, costs
-are a guess: only where cuDNN is expected to take less than such a share of our time it counts."""
+"""Few of the layers that were measured take us more than so many microseconds. Beyond, costs are a
+guess, and cuDNN is preferred only where it is expected to take less than such a share of our time.
+"""
 BLOCK = 16
 """Channels that a tensor core multiplies at once: fewer cost as many."""
 

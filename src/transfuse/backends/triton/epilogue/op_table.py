@@ -2,21 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from transfuse.backends.triton.lower import Part, TileOp
+from transfuse.backends.triton.store.key import sources
 from transfuse.backends.triton.strides import Five, inner
 from transfuse.backends.triton.told import all_told
 from transfuse.stages.actions import Pool
 
-SOURCES = blake2b(
-    b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].rglob("*.py"))),
-    digest_size=8,
-).hexdigest()
+SOURCES = sources()
 """Stands for the code that describes kernels: Triton knows a kernel by its own code only."""
 
 

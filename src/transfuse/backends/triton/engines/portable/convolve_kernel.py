@@ -158,15 +158,22 @@ def outputs(factors, cell, member, block, S, T: tl.constexpr, M: tl.constexpr):
 
 
 @triton.jit
-def member_places(p, cell, member, S, T: tl.constexpr):
-    """Which anchors meet an output of the convolution with a member of their window."""
-    n, d, h, u = anchors(cell.tile, p, S, T)
+def output_of(d, h, u, cell, member, T: tl.constexpr):
+    """The convolution's output that an anchor meets with a member of its window."""
     od = (d * T.classes[0] + cell.cd) * T.window_stride[0] - T.window_padding[0]
     oh = (h * T.classes[1] + cell.ch) * T.window_stride[1] - T.window_padding[1]
     ow = (u * T.classes[2] + cell.cw) * T.window_stride[2] - T.window_padding[2]
     od += member // (T.members[1] * T.members[2])
     oh += member // T.members[2] % T.members[1]
     ow += member % T.members[2]
+    return od, oh, ow
+
+
+@triton.jit
+def member_places(p, cell, member, S, T: tl.constexpr):
+    """Which anchors meet an output of the convolution with a member of their window."""
+    n, d, h, u = anchors(cell.tile, p, S, T)
+    od, oh, ow = output_of(d, h, u, cell, member, T)
     # Where there is no anchor there is no output, either.
     there = is_within(od, S.outputs[0], T.window_padding[0])
     there &= is_within(oh, S.outputs[1], T.window_padding[1])
@@ -187,12 +194,7 @@ def last_of(cell, S, T: tl.constexpr):
 def full_of_members(cell, member, S, T: tl.constexpr):
     """Whether all anchors of a box meet an output with a member of their window."""
     n, d, h, u = last_of(cell, S, T)
-    od = (d * T.classes[0] + cell.cd) * T.window_stride[0] - T.window_padding[0]
-    oh = (h * T.classes[1] + cell.ch) * T.window_stride[1] - T.window_padding[1]
-    ow = (u * T.classes[2] + cell.cw) * T.window_stride[2] - T.window_padding[2]
-    od += member // (T.members[1] * T.members[2])
-    oh += member // T.members[2] % T.members[1]
-    ow += member % T.members[2]
+    od, oh, ow = output_of(d, h, u, cell, member, T)
     # A statistic before a window takes no padding, so that none lies before the first.
     full = (od < plain(S.outputs[0])) & (oh < plain(S.outputs[1]))
     return full & (ow < plain(S.outputs[2])) & (n < plain(S.batch))
