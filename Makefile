@@ -5,6 +5,8 @@ READY := .venv/.ready
 SANITIZED := build/sanitize/transfuse/backends/cpu/libtransfuse_cpu.so
 EMULATED := build/neon/libtransfuse_cpu.so
 KERNELS := build/kernels
+# A test that hangs ends its process after ten minutes, which is its failure, and says where it was.
+PYTEST := $(BIN)/python -m pytest -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-isas test-neon test-gpu lint types sanitize wheel generate format clean docs kernels
@@ -22,11 +24,11 @@ demo: $(READY) ## the five operators: checked against the oracle, timed beside t
 # pytest comes last, so that its summary is the last line.
 test: lint types ## the quick gate: lint, types, every test that is not marked long
 	@echo "tests"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not long"
+	@OMP_NUM_THREADS=1 $(PYTEST) -n 2 -m "not long"
 
 test-long: sanitize test-isas test-neon ## the rest: sanitizers, every instruction set, NEON, tests marked long
 	@echo "long tests"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long
+	@OMP_NUM_THREADS=1 $(PYTEST) -n 2 -m long
 
 # The core's tests once for each instruction set that build and CPU have, with more threads than cores.
 ISAS = $(shell $(BIN)/python -c 'from transfuse.backends.cpu import library as l; print(*l.isas(l.load()))')
@@ -34,13 +36,13 @@ CPU_TESTS := $(wildcard tests/backends/test_*.py) tests/operators tests/test_err
 	tests/test_front.py tests/test_layouts.py tests/test_real_layers.py tests/test_zero_size.py
 test-isas: $(READY) ## the core's tests in each instruction set of this CPU, with 16 threads
 	@for isa in $(or $(ISAS),$(error no compiled core in .venv)); do echo "instruction set $$isa"; \
-		TRANSFUSE_ISA=$$isa OMP_NUM_THREADS=16 $(BIN)/python -m pytest -q -n 2 $(CPU_TESTS) || exit 1; done
+		TRANSFUSE_ISA=$$isa OMP_NUM_THREADS=16 $(PYTEST) -q -n 2 $(CPU_TESTS) || exit 1; done
 
 # Each test says why it is skipped where there is no GPU.
 test-gpu: $(READY) ## the tests that need an NVIDIA GPU
 	@$(BIN)/python -c 'import torch; print("GPU:", torch.cuda.get_device_name() \
 		if torch.cuda.is_available() else "no CUDA device, every test is skipped")'
-	@$(BIN)/python -m pytest tests/gpu
+	@$(PYTEST) tests/gpu
 
 lint: $(READY) ## ruff: rules and format
 	@echo "lint"
@@ -59,7 +61,7 @@ WATCHED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-fi
 	UBSAN_OPTIONS=print_stacktrace=1 TRANSFUSE_CORE=$(CURDIR)/$(SANITIZED) OMP_NUM_THREADS=1
 sanitize: $(SANITIZED) ## the core's tests with the address and undefined-behaviour sanitizers
 	@for isa in $(or $(ISAS),$(error no compiled core in .venv)); do echo "sanitize $$isa"; TRANSFUSE_ISA=$$isa $(WATCHED) \
-		$(BIN)/python -m pytest -q -n 2 --capture=sys $(SANITIZED_TESTS) || exit 1; done
+		$(PYTEST) -q -n 2 --capture=sys $(SANITIZED_TESTS) || exit 1; done
 	@echo "fuzz"
 	@$(WATCHED) $(BIN)/python tests/fuzz.py --calls 4000 --seed 1
 
@@ -69,7 +71,7 @@ SANITIZED_TESTS := $(patsubst %,tests/backends/test_cpu_%.py,exact stages digest
 # Only the core is emulated, torch is not: the library that the tests load passes every call on.
 test-neon: $(EMULATED) ## the core's tests on NEON, emulated; needs qemu-user and g++-aarch64-linux-gnu
 	@echo "NEON, emulated"
-	@TRANSFUSE_CORE=$(CURDIR)/$(EMULATED) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 \
+	@TRANSFUSE_CORE=$(CURDIR)/$(EMULATED) OMP_NUM_THREADS=1 $(PYTEST) -q -n 2 \
 		$(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random decide functions maps operands sweeps) \
 		tests/emulated
 
@@ -86,7 +88,7 @@ wheel: $(READY) ## an sdist and a manylinux wheel, each installed and run in an 
 		PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --exclude libgomp.so.1 -w dist build/wheel/*.whl; \
 	} >build/wheel/log 2>&1 || { cat build/wheel/log; false; }
 	@mv build/wheel/*.tar.gz dist
-	@DIST=dist $(BIN)/python -m pytest -q tests/package
+	@DIST=dist $(PYTEST) -q tests/package
 
 # Old ones go first: their sources are others. A wheel may grow by 25 MB.
 kernels: $(READY) ## the GPU's kernels that a wheel brings along; needs no GPU, and many cores or patience
