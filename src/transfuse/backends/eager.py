@@ -42,6 +42,25 @@ class Eager(Backend):
         return partial(_run, chain, problem)
 
 
+def evaluated(
+    chain: Chain,
+    problem: Problem,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    updated: Env | None = None,
+) -> Tensor:
+    """The chain's result in the type of ``x``, computed in the type that this backend computes in.
+
+    Nothing is written to the operands: those that the chain updates are put into ``updated``.
+    """
+    compute = _compute_type(problem)
+    # Norms may have operands wider than the values.
+    wide = {k: v.to(torch.promote_types(v.dtype, compute)) for k, v in operands.items()}
+    y = evaluate(chain, problem, x.to(compute), weight.to(compute), wide, updated=updated)
+    return y if y.dtype == x.dtype else y.to(x.dtype)
+
+
 def _run(
     chain: Chain,
     problem: Problem,
@@ -50,12 +69,9 @@ def _run(
     operands: Mapping[str, Tensor],
     out: Tensor | None = None,
 ) -> Tensor:
-    compute = _compute_type(problem)
-    # Norms may have operands wider than the values.
-    wide = {k: v.to(torch.promote_types(v.dtype, compute)) for k, v in operands.items()}
     updated: Env = {}
-    y = evaluate(chain, problem, x.to(compute), weight.to(compute), wide, updated=updated)
-    y = y.to(x.dtype) if out is None else out.copy_(y)
+    y = evaluated(chain, problem, x, weight, operands, updated)
+    y = y if out is None else out.copy_(y)
     write(operands, updated)
     return y
 
