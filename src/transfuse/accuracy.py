@@ -9,15 +9,16 @@ or a scale: where a result is badly conditioned the budget grows, where every va
 shrinks with them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from transfuse.chain import Chain
-from transfuse.elements import ELEMENTS
+from transfuse.elements import ELEMENTS, Element
 from transfuse.problem import Problem
 from transfuse.reference import evaluate, reference
 
@@ -56,38 +57,101 @@ class Oracle:
     ) -> None:
         self.element = ELEMENTS[problem.dtype]
         self.exact = reference(chain, problem, x, weight, operands)
-        generator = torch.Generator(x.device).manual_seed(0)
-
-        def nudged(tensor: Tensor) -> Tensor:
-            up = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device)
-            return tensor.double() * (1 + ulp * (2 * up.double() - 1))
-
+        nudged = _Nudge(ulp, x.device)
         nearby = {name: nudged(tensor) for name, tensor in operands.items()}
         near = evaluate(chain, problem, nudged(x), nudged(weight), nearby, after=nudged)
-        change = (near - self.exact).abs()
-        change = change[change.isfinite()]
-        moved = float(change.max()) if change.numel() else 0.0
         roundings = sqrt(length or terms(chain.core(problem)))
         if self.element.compute == torch.float64:  # the oracle errs, too, also in its statistics
             roundings += sqrt(longest_sum(chain, problem))
-        self.allowed = SAFETY * roundings * moved
+        self.allowed = SAFETY * roundings * _moved(near, self.exact)
 
     def judge(self, y: Tensor) -> Accuracy:
         """NaN and Inf in the same places, every error within its budget."""
-        exact, element = self.exact, self.element
-        if y.shape != exact.shape:
-            return Accuracy(inf, f"shape {list(y.shape)}, expected {list(exact.shape)}")
-        if not y.numel():
-            return Accuracy(0.0)
-        fault = _special_values(y, exact.to(element.dtype))
-        if fault:
-            return Accuracy(inf, fault)
-        budget = self.allowed + element.unit * exact.abs() + element.tiny / 2
-        error = (y.double() - exact).abs()
-        # An exact element uses nothing of its budget, even where that is 0.
-        used = torch.where(error > 0, error / budget, 0.0)[exact.isfinite() & y.isfinite()]
-        worst = float(used.max()) if used.numel() else 0.0
-        return Accuracy(worst, f"error {worst:.3g} times its budget" if worst > 1 else "")
+        return _judged(y, self.exact, self.allowed, self.element)
+
+
+class StepOracle:
+    """The exact gradients of a step of training, and how far others may be from them.
+
+    Of ``(cotangent * y).sum()``, by the input, the weight and the operands ``trained``, in order.
+    Where a maximum is nearly a tie, the gradient may go to either place: the movement shows that.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        problem: Problem,
+        x: Tensor,
+        weight: Tensor,
+        operands: Mapping[str, Tensor],
+        cotangent: Tensor,
+        trained: Sequence[str],
+        ulp: float,
+    ) -> None:
+        self.element = ELEMENTS[problem.dtype]
+        nudged = _Nudge(ulp, x.device)
+
+        def gradients(as_read: Callable[[Tensor], Tensor], after: Any) -> tuple[Tensor, ...]:
+            with torch.enable_grad():
+                first, kernel = as_read(x).requires_grad_(), as_read(weight).requires_grad_()
+                env = {name: as_read(tensor) for name, tensor in operands.items()}
+                leaves = (first, kernel, *(env[name].requires_grad_() for name in trained))
+                y = evaluate(chain, problem, first, kernel, env, after=after)
+                return torch.autograd.grad(y, leaves, as_read(cotangent))
+
+        self.exact = gradients(lambda t: t.detach().double().clone(), None)
+        near = gradients(lambda t: nudged(t.detach()), nudged)
+        # Of the convolution's outputs every one is a term of the weight's gradient.
+        core = chain.core(problem)
+        length = max(longest_sum(chain, problem), core.output().numel // core.out_channels)
+        doubled = 2.0 if self.element.compute == torch.float64 else 1.0  # the oracle errs, too
+        self.allowed = [
+            doubled * SAFETY * sqrt(length) * _moved(there, here)
+            for there, here in zip(near, self.exact, strict=True)
+        ]
+
+    def judge(self, found: Sequence[Tensor]) -> Accuracy:
+        """The worst of the gradients."""
+        if len(found) != len(self.exact):
+            return Accuracy(inf, f"{len(found)} gradients, expected {len(self.exact)}")
+        judged = (
+            _judged(each, exact, allowed, self.element)
+            for each, exact, allowed in zip(found, self.exact, self.allowed, strict=True)
+        )
+        return max(judged, key=lambda each: each.used)
+
+
+class _Nudge:
+    """Moves every value by an ulp of an arithmetic, up or down."""
+
+    def __init__(self, ulp: float, device: torch.device) -> None:
+        self.ulp, self.generator = ulp, torch.Generator(device).manual_seed(0)
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        up = torch.randint(0, 2, tensor.shape, generator=self.generator, device=tensor.device)
+        return tensor.double() * (1 + self.ulp * (2 * up.double() - 1))
+
+
+def _moved(near: Tensor, exact: Tensor) -> float:
+    change = (near - exact).abs()
+    change = change[change.isfinite()]
+    return float(change.max()) if change.numel() else 0.0
+
+
+def _judged(y: Tensor, exact: Tensor, allowed: float, element: Element) -> Accuracy:
+    if y.shape != exact.shape:
+        return Accuracy(inf, f"shape {list(y.shape)}, expected {list(exact.shape)}")
+    if not y.numel():
+        return Accuracy(0.0)
+    fault = _special_values(y, exact.to(element.dtype))
+    if fault:
+        return Accuracy(inf, fault)
+    budget = allowed + element.unit * exact.abs() + element.tiny / 2
+    error = (y.double() - exact).abs()
+    # An exact element uses nothing of its budget, even where that is 0.
+    used = torch.where(error > 0, error / budget, 0.0)[exact.isfinite() & y.isfinite()]
+    worst = float(used.max()) if used.numel() else 0.0
+    return Accuracy(worst, f"error {worst:.3g} times its budget" if worst > 1 else "")
 
 
 def terms(problem: Problem) -> int:

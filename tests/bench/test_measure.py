@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.bench.decreed import FakeCeilings
 from transfuse.bench.ceilings import Ceilings
 from transfuse.bench.clock import HostClock
 from transfuse.bench.measure import FEWEST_ROUNDS, Ours, measure
@@ -17,19 +18,6 @@ from transfuse.bench.session import Session, classes, variants
 from transfuse.bench.subjects import subjects
 
 MAX = "conv-transpose3d-max-max-sum"
-
-
-class FakeCeilings(Ceilings):
-    """Ceilings by decree."""
-
-    def __init__(self, copy=1e9, matmul=1e9):
-        self.clock = HostClock()
-        self.device = "cpu"
-        self.copies = {2**20: copy}
-        self.products = dict.fromkeys(PRECISIONS, matmul)
-
-    def measure(self):
-        pass
 
 
 @dataclass(frozen=True)

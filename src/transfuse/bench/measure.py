@@ -3,25 +3,28 @@
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from transfuse import front
-from transfuse.accuracy import Oracle, longest_sum
+from transfuse.accuracy import Oracle, StepOracle, longest_sum
 from transfuse.bench.ceilings import Ceilings
 from transfuse.bench.clock import Clock
-from transfuse.bench.peers import Missing, Peer, Runner, Work
+from transfuse.bench.peers import Missing, Peer, Runner, Work, in_torch
 from transfuse.bench.precision import Precision
 from transfuse.bench.record import OURS, Row, Run
 from transfuse.bench.statistics import ratios, spread
 from transfuse.bench.subjects import Subject
 from transfuse.dispatch import choose
+from transfuse.elements import ELEMENTS
 from transfuse.fills import real
 from transfuse.plan import fused
+from transfuse.problem import Problem
 
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 COPIES = 3
 """Inputs that take turns, so that no variant finds its own in a cache."""
 WARM_UP = 2
@@ -35,11 +38,12 @@ class Ours:
     """transfuse itself, by the backend its dispatcher chooses."""
 
     name: str = OURS
+    trains: bool = True
 
     def build(self, work: Work) -> Runner:
         rest = (work.weight, work.operands)
         backend = choose(work.chain, work.problem).name
-        return Runner(lambda x: front.run(work.chain, work.problem, x, *rest), note=backend)
+        return in_torch(work, lambda x: front.run(work.chain, work.problem, x, *rest), backend)
 
 
 @dataclass
@@ -64,17 +68,20 @@ def measure(
     ceilings: Ceilings,
     rounds: int,
     seconds: float,
+    training: bool = False,
 ) -> list[Row]:
-    """The rows of one case in one precision class: ours first, then the peers in their order."""
+    """The rows of one case in one precision class: ours first, then the peers in their order.
+
+    ``training``: of a step, the call and the gradients of all its tensors.
+    """
     subject = subject.on(precision.arithmetic, run.device)
     chain, problem = subject.chain, subject.case.problem
     with torch.no_grad(), precision.applied():
         x, weight, operands = real(chain, problem, run.seed)
-        oracle = Oracle(
-            chain, problem, x, weight, operands, precision.ulp, longest_sum(chain, problem)
-        )
         work = Work(chain, problem, precision, x, weight, operands)
-        blank = _blank(run, subject, precision)
+        work = _trained(work, run.seed) if training else work
+        oracle = _oracle(work)
+        blank = _blank(run, subject, precision, training)
         clock = ceilings.clock
         prepared = [
             _prepare(replace(blank, variant=name), variant, work, oracle, clock)
@@ -87,8 +94,33 @@ def measure(
     return _finish(prepared, ceilings)
 
 
-def _blank(run: Run, subject: Subject, precision: Precision) -> Row:
+def _trained(work: Work, seed: int) -> Work:
+    """The work as a step of training."""
+    generator = torch.Generator(work.x.device).manual_seed(seed)
+    sizes = work.chain.result(work.problem)
+    cotangent = torch.randn(sizes, generator=generator, device=work.x.device).to(work.x.dtype)
+    if work.problem.layout == "channels_last" and len(sizes) in CHANNELS_LAST:
+        cotangent = cotangent.contiguous(memory_format=CHANNELS_LAST[len(sizes)])
+    for tensor in work.trained:
+        tensor.requires_grad_()
+    return replace(work, cotangent=cotangent)
+
+
+def _oracle(work: Work) -> Oracle | StepOracle:
+    given = (work.chain, work.problem, work.x, work.weight, work.operands)
+    if work.cotangent is None:
+        return Oracle(*given, work.precision.ulp, longest_sum(work.chain, work.problem))
+    trained = [name for name in work.operands if name not in work.chain.updates]
+    return StepOracle(*given, work.cotangent, trained, work.precision.ulp)
+
+
+def _blank(run: Run, subject: Subject, precision: Precision, training: bool) -> Row:
     plan = fused(subject.chain, subject.case.problem)
+    work, least = plan.work, plan.least
+    if training:
+        # Three convolutions. The gradient of the result is read, the input and the weight once
+        # more, and the gradients of these two are written.
+        work, least = 3 * work, 2 * least + _held(subject.case.problem)
     return Row(
         run=run.id,
         slug=subject.slug,
@@ -100,20 +132,31 @@ def _blank(run: Run, subject: Subject, precision: Precision) -> Row:
         status="ok",
         axis=subject.axis,
         at=subject.at,
-        flops=plan.work,
-        bytes=plan.least,
+        flops=work,
+        bytes=least,
+        training=training,
     )
 
 
-def _prepare(row: Row, variant: Peer, work: Work, oracle: Oracle, clock: Clock) -> Row | _Ready:
+def _held(problem: Problem) -> int:
+    """Bytes of input and weight."""
+    held = problem.input.numel + prod(problem.weight)
+    return held * ELEMENTS[problem.dtype].itemsize
+
+
+def _prepare(
+    row: Row, variant: Peer, work: Work, oracle: Oracle | StepOracle, clock: Clock
+) -> Row | _Ready:
     """First call, gate, warm-up; a Row alone where the variant is not to be timed."""
     try:
+        if row.training and not variant.trains:
+            raise Missing("it computes no gradients")
         begun = perf_counter()
         runner = variant.build(work)
         native = runner.adapt(work.x)
         y = runner.run(native)
-        result: Tensor = runner.collect(y)
-        if result.is_cuda:
+        result = runner.collect(y)
+        if work.x.is_cuda:
             torch.cuda.synchronize()
         row = replace(row, first_call=perf_counter() - begun, backend=runner.note)
         accuracy = oracle.judge(result)
@@ -164,7 +207,9 @@ def _finish(prepared: list[Row | _Ready], ceilings: Ceilings) -> list[Row]:
         time = spread(each.samples)
         row = each.row
         floor = ceilings.floor(row.flops, row.bytes, row.precision)
-        least = ceilings.floor(round(FEWEST_PRODUCTS * row.flops), row.bytes, row.precision)
+        # Gradients behind a maximum are mostly zeros, which need no products.
+        fewest = FEWEST_PRODUCTS * row.flops / (3 if row.training else 1)
+        least = ceilings.floor(round(fewest), row.bytes, row.precision)
         is_peer = ours is not None and each.row.variant != OURS
         rows.append(
             replace(

@@ -47,7 +47,8 @@ class Row:
 
     ``status``: ok; wrong (the gate refused its result); missing (not installed, does not serve
     this); failed (it raised). ``ratio`` is this variant's time over ours, round by round: above 1
-    transfuse is faster. ``floor`` is the least time the run's own ceilings allow.
+    transfuse is faster. ``floor`` is the least time the run's own ceilings allow. ``training``: a
+    step was timed, the call and the gradients of its tensors.
     """
 
     run: str
@@ -73,12 +74,13 @@ class Row:
     bytes: int = 0
     floor: float | None = None
     impossible: bool = False
+    training: bool = False
     kind: str = "row"
 
     @property
     def key(self) -> tuple[str, str, str]:
         """The group of rows measured together."""
-        return self.slug, self.case, self.precision
+        return self.slug, self.case, self.setting
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
@@ -87,13 +89,19 @@ class Row:
 
     @property
     def setting(self) -> str:
-        """The precision class, and the layout where it is not contiguous."""
-        return ", ".join([self.precision, *{"channels_last"}.intersection(self.case.split())])
+        """The precision class, the layout where it is not contiguous, and whether it trains."""
+        return setting(self.case, self.precision, self.training)
 
     @property
     def of_floor(self) -> float | None:
         """The share of the machine's limit that was reached, 1 at best."""
         return self.floor / self.time.median if self.floor and self.time else None
+
+
+def setting(case: str, precision: str, training: bool) -> str:
+    """What is said of a case beside its operator."""
+    layout = [word for word in case.split() if word == "channels_last"]
+    return ", ".join([precision, *layout, *(["training"] if training else [])])
 
 
 class ResultError(ValueError):

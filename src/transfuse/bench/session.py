@@ -13,7 +13,7 @@ from transfuse.bench.clock import clock
 from transfuse.bench.measure import Ours, measure
 from transfuse.bench.peers import Peer, peers
 from transfuse.bench.precision import PRECISIONS, Precision, precisions
-from transfuse.bench.record import OURS, Row, Run, append, read
+from transfuse.bench.record import OURS, Row, Run, append, read, setting
 from transfuse.bench.subjects import Subject
 from transfuse.machine import environment
 
@@ -33,9 +33,10 @@ class Session:
         rounds: int = 20,
         seconds: float = 10.0,
         resume: bool = False,
+        training: bool = False,
     ) -> None:
         self.path, self.variants = path, variants
-        self.rounds, self.seconds = rounds, seconds
+        self.limits = (rounds, seconds, training)
         done = _done(path, variants) if resume else set()
         if path.exists() and path.stat().st_size and not resume:
             raise ValueError(f"{path} has results already; --resume adds to it")
@@ -43,8 +44,7 @@ class Session:
         self.work = [
             (subject, precision)
             for subject, precision in wanted
-            if (subject.slug, str(subject.on(precision.arithmetic, device).case), precision.name)
-            not in done
+            if _key(subject.on(precision.arithmetic, device), precision, training) not in done
         ]
         self.skipped = len(wanted) - len(self.work)
         self.ceilings = Ceilings(device, clock(device))
@@ -63,9 +63,8 @@ class Session:
     def __iter__(self) -> Iterator[list[Row]]:
         """The rows of each case, when they are measured and on disk."""
         append(self.path, [self.run])
-        limits = (self.rounds, self.seconds)
         for subject, precision in self.work:
-            rows = measure(self.run, subject, precision, self.variants, self.ceilings, *limits)
+            rows = measure(self.run, subject, precision, self.variants, self.ceilings, *self.limits)
             append(self.path, rows)
             yield rows
         # The same run again, with the ceilings as they were seen by its end.
@@ -92,6 +91,12 @@ def classes(names: Sequence[str] | None, device: str) -> tuple[Precision, ...]:
             where = "here" if name in PRECISIONS else "at all"
             raise ValueError(f"no precision class {name!r} {where}; known: {', '.join(known)}")
     return tuple(known[name] for name in wanted)
+
+
+def _key(subject: Subject, precision: Precision, training: bool) -> tuple[str, str, str]:
+    """That of its rows."""
+    case = str(subject.case)
+    return subject.slug, case, setting(case, precision.name, training)
 
 
 def _done(path: Path, variants: dict[str, Peer]) -> set[tuple[str, str, str]]:

@@ -38,6 +38,9 @@ def bench(
     peer: Annotated[
         list[str] | None, typer.Option(help="Only these peers; all of them by default.")
     ] = None,
+    training: Annotated[
+        bool, typer.Option("--training", help="Steps of training: calls and all their gradients.")
+    ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds for each case.")] = 20,
     seconds: Annotated[float, typer.Option(min=0, help="Stop a case's rounds after this.")] = 10.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the values.")] = 0,
@@ -70,6 +73,7 @@ def bench(
         rounds,
         seconds,
         resume=resume is not None,
+        training=training,
     )
     rows: list[Row] = []
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
@@ -122,7 +126,7 @@ def _table(rows: list[Row]) -> Table:
         last = row.key
         label = row.slug.removeprefix("conv-transpose").removeprefix("-")
         name = (row.name if not row.axis else f"{row.axis} {row.at}") if first else ""
-        head = (label if first else "", name, row.precision if first else "")
+        head = (label if first else "", name, row.setting if first else "")
         style = "bold" if row.variant == OURS else ""
         if row.time is None:
             why = f"{row.variant}: {row.status}, {row.reason}"

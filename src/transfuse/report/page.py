@@ -225,7 +225,7 @@ def _outcome(row: Row, ours: Row | None) -> str:
 
 def _view(row: Row, ours: Row | None, run: str, told: bool) -> dict[str, Any]:
     """A row as the page needs it: values to sort and draw by, texts to show."""
-    place = ", ".join([row.precision, row.device, *([] if told else [run])])
+    place = ", ".join([row.setting, row.device, *([] if told else [run])])
     time, p20, p80 = _scaled(row.time, 1e3)
     ratio, ratio20, ratio80 = _scaled(row.ratio if row.variant != OURS else None, 1)
     at = f"{row.axis} {row.at}"
@@ -234,7 +234,7 @@ def _view(row: Row, ours: Row | None, run: str, told: bool) -> dict[str, Any]:
         "operator": row.slug.removeprefix("conv-transpose").removeprefix("-") or row.slug,
         "case": f"{name}, {at}" if row.axis and at not in name else name,
         "line": row.case,
-        "precision": row.precision,
+        "precision": row.setting,
         "device": row.device,
         "variant": row.variant,
         "set": f"sizes along {row.axis}" if row.axis else name.split()[0],

@@ -6,7 +6,7 @@ A new peer is one small file here.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from transfuse.bench.peers.base import Missing, Peer, Runner, Work
+from transfuse.bench.peers.base import Missing, Peer, Runner, Work, in_torch
 
 
 def peers() -> dict[str, Peer]:
@@ -18,4 +18,4 @@ def peers() -> dict[str, Peer]:
     return found
 
 
-__all__ = ["Missing", "Peer", "Runner", "Work", "peers"]
+__all__ = ["Missing", "Peer", "Runner", "Work", "in_torch", "peers"]

@@ -33,6 +33,7 @@ Run = Callable[[Tensor], Tensor]
 @dataclass(frozen=True)
 class CudnnGraph:
     name: str = "cuDNN graph"
+    trains: bool = False
 
     def build(self, work: Work) -> Runner:
         refuse(work)

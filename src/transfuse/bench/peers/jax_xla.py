@@ -28,6 +28,7 @@ Array = Any  # jax.Array
 @dataclass(frozen=True)
 class JaxXla:
     name: str = "JAX/XLA"
+    trains: bool = True
 
     def build(self, work: Work) -> Runner:
         if not work.problem.device.startswith("cuda"):
@@ -40,7 +41,7 @@ class JaxXla:
 
 
 def jitted(work: Work) -> Runner:
-    """The chain under jax.jit, on the device of its tensors."""
+    """The chain under jax.jit, or a step of training, on the device of its tensors."""
     jax, problem, precision = _jax(), work.chain.core(work.problem), _precision(work)
     stages, result = work.chain.typed(work.problem).stages, work.chain.result(work.problem)
     for stage in stages:
@@ -56,7 +57,7 @@ def jitted(work: Work) -> Runner:
 
     def adapt(x: Tensor) -> Array:
         with float64():
-            return jax.dlpack.from_dlpack(x.contiguous())
+            return jax.dlpack.from_dlpack(x.detach().contiguous())
 
     @jax.jit  # type: ignore[untyped-decorator]
     def chain(x: Array, weight: Array, operands: dict[str, Array]) -> Array:
@@ -74,11 +75,33 @@ def jitted(work: Work) -> Runner:
         with float64():
             return adopt("y", chain(adapt(x), weight, operands))
 
-    return Runner(run)
+    if work.cotangent is None:
+        return Runner(run)
+    cotangent = adapt(work.cotangent)
+    trained = [name for name in operands if name not in work.chain.updates]
+
+    @jax.jit  # type: ignore[untyped-decorator]
+    def gradients(x: Array, weight: Array, operands: dict[str, Array]) -> list[Array]:
+        _, back = jax.vjp(chain, x, weight, operands)
+        by_x, by_weight, by_operand = back(cotangent)
+        return [by_x, by_weight, *(by_operand[name] for name in trained)]
+
+    def step(x: Tensor) -> list[Tensor]:
+        with float64():
+            return [adopt("gradient", each) for each in gradients(adapt(x), weight, operands)]
+
+    def collect(found: list[Tensor]) -> tuple[Tensor, ...]:
+        by_x, by_weight, *rest = found
+        return by_x, as_correlation(problem, by_weight), *rest
+
+    return Runner(step, collect=collect)
 
 
 def as_correlation(problem: Problem, weight: Tensor) -> Tensor:
-    """``(Ci, Co/g, k)`` of a transposed convolution as ``(Co, Ci/g, k)``, not yet flipped."""
+    """``(Ci, Co/g, k)`` of a transposed convolution as ``(Co, Ci/g, k)``, not yet flipped.
+
+    And the other way: done twice it changes nothing.
+    """
     grouped = weight.reshape(problem.groups, -1, *weight.shape[1:])
     return grouped.transpose(1, 2).flatten(0, 1)
 

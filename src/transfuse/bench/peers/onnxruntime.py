@@ -16,6 +16,7 @@ FATAL = 4  # the highest log level
 @dataclass(frozen=True)
 class OnnxRuntime:
     name: str = "onnxruntime"
+    trains: bool = False
 
     def build(self, work: Work) -> Runner:
         if work.problem.device != "cpu":

@@ -17,6 +17,7 @@ TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 @dataclass(frozen=True)
 class OpenVino:
     name: str = "OpenVINO"
+    trains: bool = False
 
     def build(self, work: Work) -> Runner:
         problem = work.problem

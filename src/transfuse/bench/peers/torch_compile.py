@@ -8,7 +8,7 @@ from types import FunctionType
 import torch
 from torch import Tensor
 
-from transfuse.bench.peers.base import Missing, Runner, Work
+from transfuse.bench.peers.base import Missing, Runner, Work, in_torch
 from transfuse.bench.peers.torch_eager import as_written
 
 
@@ -17,6 +17,7 @@ class TorchCompile:
     name: str
     cpu: str
     cuda: str
+    trains: bool = True
 
     def build(self, work: Work) -> Runner:
         on_cpu = work.problem.device == "cpu"
@@ -24,7 +25,8 @@ class TorchCompile:
         function = _with_code_of_its_own(as_written(work))
         # fullgraph: a part that would fall back to eager raises instead.
         mode = self.cpu if on_cpu else self.cuda
-        return Runner(torch.compile(function, fullgraph=True, dynamic=False, mode=mode))
+        compiled = torch.compile(function, fullgraph=True, dynamic=False, mode=mode)
+        return in_torch(work, compiled)
 
 
 def _require_compiler(on_cpu: bool) -> None:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transfuse.bench.peers.base import Missing, Runner, Work
-from transfuse.reference import in_torch
+from transfuse.bench.peers.base import Missing, Runner, Work, in_torch
+from transfuse.reference import in_torch as padded
 from transfuse.stages import ConvTranspose, Kind, Operand, Stage
 from transfuse.stages.norm import Norm
 from transfuse.stages.reduce import Softmax
@@ -30,7 +30,7 @@ def as_written(work: Work) -> Callable[[Tensor], Tensor]:
             convolve, weight = CONV[problem.rank], work.weight
             bias = env[stage.bias] if isinstance(stage.bias, str) else None
             if not problem.in_torch:
-                return lambda x: in_torch(problem, convolve, x, weight, bias)
+                return lambda x: padded(problem, convolve, x, weight, bias)
             options = (problem.stride, problem.padding, problem.output_padding)
             return lambda x: convolve(x, weight, bias, *options, problem.groups, problem.dilation)
         if isinstance(stage, Softmax) and stage.sees(problem.rank) is Kind.WHOLE:
@@ -60,9 +60,10 @@ def _operand(name: Operand, env: dict[str, Tensor]) -> Tensor | None:
 @dataclass(frozen=True)
 class TorchEager:
     name: str = "torch eager"
+    trains: bool = True
 
     def build(self, work: Work) -> Runner:
-        return Runner(as_written(work))
+        return in_torch(work, as_written(work))
 
 
 @dataclass(frozen=True)
@@ -73,20 +74,22 @@ class TorchOtherLayout:
     """
 
     name: str = "torch other layout"
+    trains: bool = True
 
     def build(self, work: Work) -> Runner:
         if work.problem.rank not in CHANNELS_LAST:
             raise Missing("torch has no channels_last for one spatial axis")
         layouts = [torch.contiguous_format, CHANNELS_LAST[work.problem.rank]]
         own, other = layouts if work.problem.layout == "contiguous" else layouts[::-1]
-        weight = work.weight.contiguous(memory_format=other)
-        run, axes = as_written(replace(work, weight=weight)), work.x.dim()
+        weight = work.weight.detach().contiguous(memory_format=other)
+        there = replace(work, weight=weight.requires_grad_(work.cotangent is not None))
+        run, axes = as_written(there), work.x.dim()
 
         def relaid(x: Tensor) -> Tensor:
             y = run(x.contiguous(memory_format=other))
             return y.contiguous(memory_format=own if y.dim() == axes else torch.contiguous_format)
 
-        return Runner(relaid)
+        return in_torch(there, relaid)
 
 
 PEERS = (TorchEager(), TorchOtherLayout())
