@@ -1,16 +1,16 @@
 """Gradients of a chain: what a step of training asks for after the forward call."""
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from transfuse import dispatch, plain, settings
+from transfuse.backends.backward import INPUT, WEIGHT, Backward
 from transfuse.backends.eager import evaluated
 from transfuse.chain import Chain
 from transfuse.problem import Problem
-
-INPUT, WEIGHT = "input", "weight"
-"""What the two tensors of the convolution are called beside the operands."""
 
 
 def gradients(
@@ -26,6 +26,26 @@ def gradients(
 
     Nothing is written to the operands, running statistics among them.
     """
+    backward = None
+    if problem.batch and not plain.why_not((grad, x, weight, *operands.values())):
+        backward = _backward(chain, problem, frozenset(wanted), settings.read().backend)
+    if backward is None:
+        return _by_autograd(chain, problem, grad, x, weight, operands, wanted)
+    with torch.no_grad():
+        found = backward(grad, x, weight, operands)
+    return {name: found[name] for name in wanted}
+
+
+def _by_autograd(
+    chain: Chain,
+    problem: Problem,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    wanted: Collection[str],
+) -> dict[str, Tensor]:
+    """The same in plain torch, stage by stage."""
     tensors = {INPUT: x, WEIGHT: weight, **operands}
     leaves = {name: tensor.detach() for name, tensor in tensors.items()}
     for name in wanted:
@@ -35,3 +55,15 @@ def gradients(
         y = evaluated(chain, problem, leaves[INPUT], leaves[WEIGHT], given)
     found = torch.autograd.grad(y, [leaves[name] for name in wanted], grad)
     return dict(zip(wanted, found, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _backward(
+    chain: Chain, problem: Problem, wanted: frozenset[str], asked: str | None
+) -> Backward | None:
+    """How a fused backend finds the gradients of a chain; None where torch alone does."""
+    chosen = dispatch.decide(chain, problem, asked).backend
+    try:
+        return None if chosen.kernels is None else Backward(chosen, chain, problem, wanted)
+    except NotImplementedError:
+        return None
