@@ -61,8 +61,12 @@ def _by_autograd(
 def _backward(
     chain: Chain, problem: Problem, wanted: frozenset[str], asked: str | None
 ) -> Backward | None:
-    """How a fused backend finds the gradients of a chain; None where torch alone does."""
-    chosen = dispatch.decide(chain, problem, asked).backend
+    """How a fused backend finds the gradients of a chain; None where torch alone does.
+
+    One that yields to a faster one does so for its convolution, which here is torch's anyway.
+    """
+    verdicts = dispatch.decide(chain, problem, asked).verdicts
+    chosen = next(backend for backend, verdict in verdicts if verdict.ok)
     try:
         return None if chosen.kernels is None else Backward(chosen, chain, problem, wanted)
     except NotImplementedError:

@@ -114,14 +114,14 @@ class Sweeping:
         """Go over stages up to the first that has no sweep; how many that were."""
         for at, stage in enumerate(stages):
             try:
-                stage.sweep(self)
+                self.hear(stage)
             except NotImplementedError:
                 return at
-            self.heard(stage)
         return len(stages)
 
-    def heard(self, stage: Stage) -> None:
-        """A stage has said all that it does."""
+    def hear(self, stage: Stage) -> None:
+        """Go over one stage."""
+        stage.sweep(self)
         self.words.append(str(stage))
 
     # The words of a walk.

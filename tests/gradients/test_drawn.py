@@ -14,5 +14,4 @@ QUICK, ALL = 20, 300
 )
 def test_drawn_chains(seed: int) -> None:
     chain, problem = drawn(seed, dtype="fp64")
-    alone = len(chain.stages) == 1  # torch's own, where it is as fast
-    compare(chain, problem, real(chain, problem, seed), fused=not alone)
+    compare(chain, problem, real(chain, problem, seed))

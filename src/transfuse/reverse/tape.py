@@ -80,15 +80,15 @@ class Tape(Sweeping):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.regions = [Region(self.buffer, self.values)]
-        self._heard = 0
+        self._hearing = ""
 
-    def heard(self, stage: Stage) -> None:
-        super().heard(stage)
-        fresh = self.expr is X and not self.regions[-1].taken
-        touched = self.regions[self._heard :]
-        for region in touched[:-1] if fresh and len(touched) > 1 else touched:
+    def hear(self, stage: Stage) -> None:
+        first, self._hearing = len(self.regions) - 1, str(stage)
+        super().hear(stage)
+        touched = self.regions[first:]
+        untouched = self.expr is X and not touched[-1].taken
+        for region in touched[:-1] if untouched and len(touched) > 1 else touched:
             region.stages.append(str(stage))
-        self._heard = len(self.regions) - 1
 
     def end(self) -> None:
         """The values as they are now are the last; they need not be stored."""
@@ -140,6 +140,12 @@ class Tape(Sweeping):
         super()._wait(opened)
         super().store()
         self._turn(expr)
+
+    def _does(self, more: str = "") -> str:
+        # Results are written down at once, before their stage has said all.
+        if self._hearing not in self.words:
+            self.words.append(self._hearing)
+        return super()._does(more)
 
     def _turn(self, expr: Expr) -> None:
         """Begin a region where the values lie in another buffer now; the last ended so."""
