@@ -1,6 +1,7 @@
 """Gradients of a chain: what a step of training asks for after the forward call."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -10,6 +11,8 @@ from transfuse import dispatch, plain, settings
 from transfuse.backends.backward import INPUT, WEIGHT, Backward
 from transfuse.backends.eager import evaluated
 from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
+from transfuse.plan import Pass, Plan, staged
 from transfuse.problem import Problem
 
 
@@ -34,6 +37,28 @@ def gradients(
     with torch.no_grad():
         found = backward(grad, x, weight, operands)
     return {name: found[name] for name in wanted}
+
+
+def plan_backward(chain: Chain, problem: Problem) -> Plan:
+    """The passes that the gradients of a chain by all its tensors take, with flops and bytes.
+
+    Where torch's autograd finds them it keeps the values after each stage, and takes two passes
+    back over it: one by its values, one by its tensors.
+    """
+    moved = set(chain.updates)
+    named = [name for name, _ in chain.dims(problem) if name not in moved]
+    wanted = frozenset((INPUT, WEIGHT, *named))
+    backward = _backward(chain, problem, wanted, settings.read().backend)
+    if backward is not None:
+        return backward.plan()
+    forward = staged(chain, problem, ELEMENTS[problem.dtype].itemsize)
+    passes = [
+        Pass(f"back through {each.does} · in torch", 2 * each.flops, each.bytes, each.reads)
+        for each in reversed(forward.passes)
+    ]
+    work, kept = 2 * forward.work, sum(each.writes for each in forward.passes[:-1])
+    note = "torch's autograd, from the values that its forward call kept"
+    return replace(forward, passes=tuple(passes), work=work, scratch=kept, note=note)
 
 
 def _by_autograd(

@@ -6,16 +6,19 @@ the stages behind it said, torch's ``convolution_backward`` over the convolution
 over the stages before it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
 
 from transfuse.backends.base import Backend
 from transfuse.backends.memory import INPUT as READ
+from transfuse.backends.memory import touched
 from transfuse.backends.program import Program, alive
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
+from transfuse.plan import Pass, Plan
 from transfuse.problem import Problem
 from transfuse.reverse import convolution
 from transfuse.reverse.reversal import Reversal, same
@@ -83,6 +86,60 @@ class Backward:
         for name in self.wanted - found.keys():
             found[name] = torch.zeros_like(operands[name])
         return found
+
+    def plan(self) -> Plan:
+        """The passes that it takes, with their flops and bytes."""
+        element = ELEMENTS[self.problem.dtype]
+        between, source = self.kernels.between(self.problem).itemsize, self.source.itemsize
+        sizes = {name: prod(dims) for name, dims in self.chain.dims(self.problem)}
+        read, convolved = prod(self.dims[self.chain.at]), prod(self.dims[self.chain.at + 1])
+        weight = prod(self.problem.weight)
+
+        def size(buffer: Buffer) -> int:
+            if not buffer.foreign:
+                return prod(buffer.dims) * between
+            if buffer.given in (G, SOURCE):
+                return prod(buffer.dims) * source
+            known = {KERNEL: weight, **sizes}
+            count = read if buffer.input else known.get(buffer.given, prod(buffer.dims))
+            return count * element.itemsize
+
+        def passes(part: "_Part | None") -> Iterator[Pass]:
+            for step in part.steps if part else ():
+                written, reads = ({id(b): b for b in side}.values() for side in touched(step))
+                flops = step.flops if isinstance(step, Task) else 0
+                yield Pass(step.does, flops, sum(map(size, reads)), sum(map(size, written)))
+
+        def convolves() -> Iterator[Pass]:
+            flops, g, w = self.inner.flops(), convolved * source, weight * source
+            if self.by_source:
+                yield Pass("gradient by input · in torch", flops, g + w, read * source)
+            if self.by_weight:
+                yield Pass("gradient by weight · in torch", flops, g + read * source, w)
+
+        found = (*passes(self.head), *passes(self.after), *convolves(), *passes(self.before))
+        asked = [*self.wanted & sizes.keys()]
+        least = self.dims[0], self.dims[-1], *([self.dims[0]] if INPUT in self.wanted else [])
+        elements = sum(map(prod, least)) + weight * (1 + self.by_weight)
+        elements += sum(sizes.values()) + sum(sizes[name] for name in asked)
+        scratch = max(part.program.scratch for part in (self.head, self.after, self.before) if part)
+        return Plan(
+            self.problem,
+            self.chain,
+            found,
+            sum(each.flops for each in convolves()),
+            elements * element.itemsize,
+            scratch + (convolved * source if self.after.made else 0),
+            note=self._note(),
+        )
+
+    def _note(self) -> str:
+        again = any(isinstance(step, Task) and step.flops for step in self.after.steps)
+        notes = ["the convolution's output is computed again, not kept"] if again else []
+        parts = (part for part in (self.after, self.before) if part)
+        torchs = [s.does for p in parts for s in p.steps if isinstance(s, Task) and not s.flops]
+        notes += ["torch runs what has no kernel here: " + "; ".join(torchs)] if torchs else []
+        return "; ".join(notes)
 
     def _convolution(
         self, g: Tensor, source: Tensor, weight: Tensor

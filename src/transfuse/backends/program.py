@@ -35,6 +35,13 @@ class Program:
         self.steps, self.kernels, self.between, self.last = steps, kernels, between, last
         self._settled: dict[object, _Settled] = {}
 
+    @property
+    def scratch(self) -> int:
+        """Bytes of scratch memory that a call takes."""
+        memory = Memory({}, {}, self.between, self.last)
+        memory.lay([touched(step) for step in self.steps], [])
+        return memory.size
+
     def __call__(self, tensors: Mapping[str, Tensor]) -> None:
         """Run on these tensors, results among them."""
         given = {name: each.resolve_neg() for name, each in tensors.items()}

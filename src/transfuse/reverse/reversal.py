@@ -16,7 +16,8 @@ from torch import Tensor
 from transfuse.maths import eq, where
 from transfuse.maths.expr import Call, Expr, Name, X, call, folded
 from transfuse.maths.expr import name as symbol
-from transfuse.maths.primitives import ZERO, derivative
+from transfuse.maths.primitives import ONE, ZERO, derivative
+from transfuse.reverse.factors import factored
 from transfuse.reverse.shares import EXTREMES, SHARES
 from transfuse.reverse.steps import Step, Task
 from transfuse.reverse.tape import Joined, Reduced, Region, Shuffled, Taken, Tape
@@ -37,6 +38,8 @@ from transfuse.sweeping import (
 )
 from transfuse.sweeps import Each, Fold, Sweep, View
 
+SHARED = 8
+"""Values that a sum which others share goes over, at least."""
 G = symbol("g")
 """The gradient that comes in."""
 
@@ -80,6 +83,7 @@ class Reversal:
         self.steps: list[Step] = []
         self.found: dict[str, list[Buffer]] = {}
         self._pulls: dict[int, list[Buffer]] = {}  # gradients of statistics, one for every place
+        self._sums: dict[tuple[object, ...], str] = {}  # what several sums of a region share
         self._made = 0
 
     def back(self, gradient: Seen) -> Seen:
@@ -267,20 +271,66 @@ class Reversal:
         self, does: str, region: Region, expr: Expr, names: Names, like: _Named, part: Buffer
     ) -> None:
         """The sum of an expression for each value of something, into a buffer that lies so."""
+        expr, apart = self._shared(does, region, expr, names, like)
         expr, groups, reads = self._read(region, expr, names, like.groups)
-        kept = like.kept(groups)
         dims = grouped(groups)(_likeness(region.buffer)).shape
-        gone = [axis for axis in range(len(dims)) if axis not in kept]
-        into = Seen(part, like.look(groups))
-        if not gone:
-            return self._each(does, into, expr, reads)
-        order = (*kept, *gone)
+        kept = like.kept(groups)
+        gone = [axis for axis in range(len(dims)) if axis not in (*kept, *apart)]
+        left = sorted((*kept, *gone))
+        order = [left.index(axis) for axis in (*kept, *gone)]
         seen = {
-            name: Seen(each.buffer, then(each.look, lambda t: t.permute(order)))
+            name: Seen(each.buffer, then(each.look, lambda t: select(t, left).permute(order)))
             for name, each in reads.items()
         }
-        out = Seen(part, then(into.look, lambda t: select(t, kept)))
-        self.steps.append(Leg(does, (out,), tuple(seen.items()), _folding(expr)))
+        out = Seen(part, then(like.look(groups), lambda t: select(t, kept)))
+        if prod(dims[axis] for axis in gone) > 1:
+            self.steps.append(Leg(does, (out,), tuple(seen.items()), _folding(expr)))
+        else:
+            narrow = {
+                name: Seen(each.buffer, then(each.look, lambda t: select(t, kept)))
+                for name, each in reads.items()
+            }
+            self._each(does, out, expr, narrow)
+
+    def _shared(
+        self, does: str, region: Region, expr: Expr, names: Names, like: _Named
+    ) -> tuple[Expr, Sequence[int]]:
+        """An expression with a sum that others share in place of what varies, and its axes.
+
+        These are the axes that all sums of a region go over. What does not vary along them is taken
+        out of the sum; what is left often is the same in several.
+        """
+        groups = max((each.groups for each in names.values()), default=1)
+        dims = grouped(groups)(_likeness(region.buffer)).shape
+        met = [name for name, v in region.values.items() if name in names and self._sought(v)]
+        kept = {axis for name in met for axis in names[name].kept(groups)} | {*like.kept(groups)}
+        kept |= {1} if groups > 1 else set()
+        over = [axis for axis in range(len(dims)) if axis not in kept]
+        if len(met) < 2 or prod(dims[axis] for axis in over) < SHARED:
+            return expr, ()
+        outer, inner = factored(expr, lambda name: not kept.issuperset(names[name].kept(groups)))
+        key = (id(region), inner, *over)
+        name = self._sums.get(key)
+        if name is None:
+            self._made += 1
+            name = self._sums[key] = f"sum{self._made}"
+            sizes = tuple(1 if axis in over else n for axis, n in enumerate(dims))
+            places = [a + 1 if a and groups > 1 else a for a in range(len(region.buffer.dims))]
+            axes = tuple(axis for axis, place in enumerate(places) if place in kept)
+            made = Buffer(sizes, statistic=True)
+            names[name] = _Named(made, lambda _: lambda t: t.expand(dims), axes, groups)
+            inner, _, reads = self._read(region, inner, names, groups)
+            order = (*sorted(kept), *over)
+            seen = {
+                name: Seen(each.buffer, then(each.look, lambda t: t.permute(order)))
+                for name, each in reads.items()
+            }
+            out = Seen(made, lambda t: select(t, sorted(kept)))
+            self.steps.append(Leg(f"{does} · share", (out,), tuple(seen.items()), _folding(inner)))
+        return (symbol(name) if outer is ONE else outer * symbol(name)), over
+
+    def _sought(self, value: Given | Statistic) -> bool:
+        return isinstance(value, Statistic) or value.name in self.wanted
 
     def _each(self, does: str, into: Seen, expr: Expr, reads: Mapping[str, Seen]) -> None:
         def make(outs: tuple[View, ...], values: dict[str, View]) -> Sweep:
