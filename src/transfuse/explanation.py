@@ -17,6 +17,7 @@ from transfuse.backends.triton import Triton
 from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
+from transfuse.gradients import plan_backward
 from transfuse.operators import Operator, Solution
 from transfuse.plan import Plan, fused
 from transfuse.problem import Problem, on_cuda
@@ -49,6 +50,7 @@ class Explanation:
         plan: the passes that it would run, with the flops and bytes of each
         tiles: on a GPU, each pass that convolves, with its engine, its tiles and where these come
             from, and why engines asked before do not serve
+        backward: where it was asked for, the passes that gradients by all tensors take
     """
 
     problem: Problem
@@ -59,6 +61,7 @@ class Explanation:
     chosen: str
     plan: Plan
     tiles: tuple[Explained, ...] = ()
+    backward: Plan | None = None
 
     @property
     def passed_over(self) -> dict[str, str]:
@@ -83,6 +86,7 @@ class Explanation:
                 {"pass": each.steps, "tiles": each.engine, "passed over": dict(each.passed_over)}
                 for each in self.tiles
             ],
+            **({} if self.backward is None else {"backward": _numbers(self.backward)}),
         }
 
     def json(self) -> str:
@@ -121,11 +125,20 @@ class Explanation:
             rows += [Text(each.steps, style="bold"), Padding(each.engine, (0, 0, 0, 2))]
             for engine, reason in each.passed_over.items():
                 rows += [Padding(Text(f"not {engine}: {reason}", style="dim"), (0, 0, 0, 2))]
+        if self.backward is not None:
+            rows += [passes("what gradients by all tensors will run", self.backward)]
+            rows += [Text(self.backward.note)] if self.backward.note else []
+            rows += [self.backward.bounds]
         return Group(*rows)
 
 
 def explain(
-    call: Callable[..., object] | Chain, /, *args: Any, device: str | None = None, **options: Any
+    call: Callable[..., object] | Chain,
+    /,
+    *args: Any,
+    device: str | None = None,
+    backward: bool = False,
+    **options: Any,
 ) -> Explanation:
     r"""Says what a call would do, and why; computes nothing, and changes nothing.
 
@@ -141,6 +154,7 @@ def explain(
             chain names as a dict. Only sizes matter, so tensors on ``meta`` will do.
         device: explain the call as it would be with plain tensors on this device, such as ``cpu``
             or ``cuda:sm90``, which need not be here. Default: where the tensors are.
+        backward: whether to plan the gradients by all tensors, too. Default: ``False``
         options: the call's own, such as ``stride=2``, ``then=[sigmoid()]``, ``backend="cpu"``
 
     Returns:
@@ -171,11 +185,15 @@ def explain(
             alike = problem.dtype == "fp32" and on_cuda(device)
             precision = float32_on_cuda() if alike else "ieee"
         problem = replace(problem, device=device, precision=precision)
-    return explained(chain, problem, backend, torch_only)
+    return explained(chain, problem, backend, torch_only, backward)
 
 
 def explained(
-    chain: Chain, problem: Problem, backend: str | None = None, torch_only: str = ""
+    chain: Chain,
+    problem: Problem,
+    backend: str | None = None,
+    torch_only: str = "",
+    backward: bool = False,
 ) -> Explanation:
     """The explanation of a chain on a problem; ``backend`` and ``torch_only`` as for a choice."""
     plan, steps = fused(chain, problem), rewrite(chain)
@@ -190,6 +208,7 @@ def explained(
         chosen.name,
         chosen.plan(chain, problem),
         tuple(chosen.tiles(chain, problem)) if isinstance(chosen, Triton) else (),
+        plan_backward(chain, problem) if backward else None,
     )
 
 

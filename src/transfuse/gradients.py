@@ -1,16 +1,19 @@
 """Gradients of a chain: what a step of training asks for after the forward call."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from transfuse import dispatch, plain, settings
+from transfuse.backends.backward import INPUT, WEIGHT, Backward
 from transfuse.backends.eager import evaluated
 from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
+from transfuse.plan import Pass, Plan, staged
 from transfuse.problem import Problem
-
-INPUT, WEIGHT = "input", "weight"
-"""What the two tensors of the convolution are called beside the operands."""
 
 
 def gradients(
@@ -26,6 +29,48 @@ def gradients(
 
     Nothing is written to the operands, running statistics among them.
     """
+    backward = None
+    if problem.batch and not plain.why_not((grad, x, weight, *operands.values())):
+        backward = _backward(chain, problem, frozenset(wanted), settings.read().backend)
+    if backward is None:
+        return _by_autograd(chain, problem, grad, x, weight, operands, wanted)
+    with torch.no_grad():
+        found = backward(grad, x, weight, operands)
+    return {name: found[name] for name in wanted}
+
+
+def plan_backward(chain: Chain, problem: Problem) -> Plan:
+    """The passes that the gradients of a chain by all its tensors take, with flops and bytes.
+
+    Where torch's autograd finds them it keeps the values after each stage, and takes two passes
+    back over it: one by its values, one by its tensors.
+    """
+    moved = set(chain.updates)
+    named = [name for name, _ in chain.dims(problem) if name not in moved]
+    wanted = frozenset((INPUT, WEIGHT, *named))
+    backward = _backward(chain, problem, wanted, settings.read().backend)
+    if backward is not None:
+        return backward.plan()
+    forward = staged(chain, problem, ELEMENTS[problem.dtype].itemsize)
+    passes = [
+        Pass(f"back through {each.does} · in torch", 2 * each.flops, each.bytes, each.reads)
+        for each in reversed(forward.passes)
+    ]
+    work, kept = 2 * forward.work, sum(each.writes for each in forward.passes[:-1])
+    note = "torch's autograd, from the values that its forward call kept"
+    return replace(forward, passes=tuple(passes), work=work, scratch=kept, note=note)
+
+
+def _by_autograd(
+    chain: Chain,
+    problem: Problem,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    wanted: Collection[str],
+) -> dict[str, Tensor]:
+    """The same in plain torch, stage by stage."""
     tensors = {INPUT: x, WEIGHT: weight, **operands}
     leaves = {name: tensor.detach() for name, tensor in tensors.items()}
     for name in wanted:
@@ -35,3 +80,19 @@ def gradients(
         y = evaluated(chain, problem, leaves[INPUT], leaves[WEIGHT], given)
     found = torch.autograd.grad(y, [leaves[name] for name in wanted], grad)
     return dict(zip(wanted, found, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _backward(
+    chain: Chain, problem: Problem, wanted: frozenset[str], asked: str | None
+) -> Backward | None:
+    """How a fused backend finds the gradients of a chain; None where torch alone does.
+
+    One that yields to a faster one does so for its convolution, which here is torch's anyway.
+    """
+    verdicts = dispatch.decide(chain, problem, asked).verdicts
+    chosen = next(backend for backend, verdict in verdicts if verdict.ok)
+    try:
+        return None if chosen.kernels is None else Backward(chosen, chain, problem, wanted)
+    except NotImplementedError:
+        return None

@@ -114,16 +114,20 @@ class Sweeping:
         """Go over stages up to the first that has no sweep; how many that were."""
         for at, stage in enumerate(stages):
             try:
-                stage.sweep(self)
+                self.hear(stage)
             except NotImplementedError:
                 return at
-            self.words.append(str(stage))
         return len(stages)
+
+    def hear(self, stage: Stage) -> None:
+        """Go over one stage."""
+        stage.sweep(self)
+        self.words.append(str(stage))
 
     # The words of a walk.
 
     def map(self, expr: Expr, values: Mapping[str, Value] = {}) -> None:
-        if _size(expr, 1) > MOST:
+        if written_out(expr, 1) > MOST:
             raise NotImplementedError
         if not self._fits(expr, values):
             self.store()
@@ -149,7 +153,7 @@ class Sweeping:
             return (t.unsqueeze(1) if groups == 1 else t).permute(*kept, *sorted(gone))
 
         reads = _looked(self._seen(self.expr, groups), ordered)
-        outs = tuple(Seen(each, lambda t: _select(t, kept)) for each in buffers)
+        outs = tuple(Seen(each, lambda t: select(t, kept)) for each in buffers)
         self._write(Leg(self._does(f"gather {folding}"), outs, tuple(reads.items()), make))
         self.found += [(each, groups) for each in buffers]
         first = len(self.found) - results
@@ -167,7 +171,7 @@ class Sweeping:
             inner, others = _sides(values, names)
             return Fold(outs, folding, inner, before, after, others)
 
-        self._wait(_Open(Buffer(left), lambda t: _select(t, kept), reads, make))
+        self._wait(_Open(Buffer(left), lambda t: select(t, kept), reads, make))
 
     def slide(
         self,
@@ -186,7 +190,7 @@ class Sweeping:
         before, names = self.expr, tuple(reads)
         result = Buffer((n, c, *outputs))
         if sign is not None:
-            reads["sign"] = Seen(*self._value(sign, result.dims, 1))
+            reads["sign"] = Seen(*self.value(sign, result.dims, 1))
         given: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list | tuple) else v for k, v in options.items()
         }
@@ -202,17 +206,9 @@ class Sweeping:
     def shuffle(self, factor: int) -> None:
         self._ready()
         n, c, *spatial = self._dims
-        rank = len(spatial)
-        split = (c // factor**rank, *[factor] * rank)
-        # (n, c, factors, space) becomes (n, c, and for each axis its size and its factor).
-        order = [0, 1, *(at for axis in range(rank) for at in (2 + rank + axis, 2 + axis))]
-        reads = _looked(self._seen(self.expr, 1), lambda t: _split(t, 1, split).permute(order))
+        source, spread = shuffle_looks(self._dims, factor)
+        reads = _looked(self._seen(self.expr, 1), source)
         before = self.expr
-
-        def spread(t: Tensor) -> Tensor:
-            for axis in reversed(range(rank)):
-                t = _split(t, 2 + axis, (spatial[axis], factor))
-            return t
 
         def make(outs: tuple[View, ...], values: dict[str, View], after: Expr) -> Sweep:
             # Names behind the shuffle are others than those before it.
@@ -220,7 +216,8 @@ class Sweeping:
             expr = substituted(after, {**moved, "x": before})
             return Each(outs[0], expr, tuple(values.items()))
 
-        result = Buffer((n, split[0], *(size * factor for size in spatial)))
+        channels = c // factor ** len(spatial)
+        result = Buffer((n, channels, *(size * factor for size in spatial)))
         self._wait(_Open(result, spread, reads, make))
 
     def cat(self, other: Given, channels: int, first: bool) -> None:
@@ -255,7 +252,7 @@ class Sweeping:
             self._write(
                 Leg(
                     self._does(),
-                    (Seen(made, _grouped(groups)),),
+                    (Seen(made, grouped(groups)),),
                     reads,
                     lambda outs, values: Each(outs[0], expr, tuple(values.items())),
                 )
@@ -275,8 +272,8 @@ class Sweeping:
         return max((self.found[each.number][1] for each in used), default=1)
 
     def _fits(self, expr: Expr, values: Mapping[str, Value]) -> bool:
-        held = _size(self.expr, 1)
-        return _size(expr, held) <= LARGEST and len(self.values) + len(values) <= WIDEST
+        held = written_out(self.expr, 1)
+        return written_out(expr, held) <= LARGEST and len(self.values) + len(values) <= WIDEST
 
     def _name(self, value: Value) -> str:
         for name, known in self.values.items():
@@ -305,25 +302,26 @@ class Sweeping:
         used = _names(expr)
         found = {}
         if opened is None:
-            found["x"] = Seen(self.buffer, _grouped(groups))
+            found["x"] = Seen(self.buffer, grouped(groups))
         dims = opened.result.dims if opened else self.buffer.dims
         for name, value in self.values.items():
             if name in used:
-                buffer, look = self._value(value, dims, groups)
+                buffer, look = self.value(value, dims, groups)
                 if opened is not None:
-                    look = _then(look, opened.look)
+                    look = then(look, opened.look)
                 found[name] = Seen(buffer, look)
         return found
 
-    def _value(self, value: Value, dims: tuple[int, ...], groups: int) -> tuple[Buffer, Look]:
+    def value(self, value: Value, dims: tuple[int, ...], groups: int) -> tuple[Buffer, Look]:
+        """Where a value lies, and how it meets all of ``dims``, its channels in ``groups``."""
         if isinstance(value, Statistic):
             buffer, own = self.found[value.number]
             if own == 1:
-                return buffer, lambda t: _grouped(groups)(t.squeeze(1).expand(dims))
+                return buffer, lambda t: grouped(groups)(t.squeeze(1).expand(dims))
             n, c, *rest = dims
             return buffer, lambda t: t.expand(n, own, c // own, *rest)
         axes = value.axes
-        return Buffer((), given=value.name), lambda t: _grouped(groups)(_spread(t, axes, dims))
+        return Buffer((), given=value.name), lambda t: grouped(groups)(spread_over(t, axes, dims))
 
     def _wait(self, opened: _Open) -> None:
         self.open, self.expr, self.values = opened, X, {}
@@ -351,7 +349,7 @@ def _sides(
     return inner, outer
 
 
-def _size(expr: Expr, held: int) -> int:
+def written_out(expr: Expr, held: int) -> int:
     """Parts of an expression written out, where its x has so many."""
     return int(folded(expr, lambda e: held if e is X else 1, lambda _, sizes: 1 + sum(sizes)))
 
@@ -368,25 +366,42 @@ def _names(expr: Expr) -> set[str]:
 
 def _looked(seen: Mapping[str, Seen], look: Look) -> dict[str, Seen]:
     """The same buffers, looked at once more."""
-    return {name: Seen(each.buffer, _then(each.look, look)) for name, each in seen.items()}
+    return {name: Seen(each.buffer, then(each.look, look)) for name, each in seen.items()}
 
 
-def _split(t: Tensor, axis: int, sizes: Sequence[int]) -> Tensor:
+def unflattened(t: Tensor, axis: int, sizes: Sequence[int]) -> Tensor:
     """One axis as several."""
     found: Tensor = t.unflatten(axis, sizes)  # type: ignore[no-untyped-call]
     return found
 
 
-def _then(first: Look, second: Look) -> Look:
+def shuffle_looks(dims: Sequence[int], factor: int) -> tuple[Look, Look]:
+    """Values of these sizes before a shuffle and after it, both by (n, c, and for each axis its
+    size and its factor)."""
+    _, c, *spatial = dims
+    rank = len(spatial)
+    parts = (c // factor**rank, *[factor] * rank)
+    order = [0, 1, *(at for axis in range(rank) for at in (2 + rank + axis, 2 + axis))]
+
+    def after(t: Tensor) -> Tensor:
+        for axis in reversed(range(rank)):
+            t = unflattened(t, 2 + axis, (spatial[axis], factor))
+        return t
+
+    return (lambda t: unflattened(t, 1, parts).permute(order)), after
+
+
+def then(first: Look, second: Look) -> Look:
+    """One look after another."""
     return lambda t: second(first(t))
 
 
-def _grouped(groups: int) -> Look:
+def grouped(groups: int) -> Look:
     """Channels as groups of channels, where there are groups."""
-    return (lambda t: _split(t, 1, (groups, -1))) if groups > 1 else (lambda t: t)
+    return (lambda t: unflattened(t, 1, (groups, -1))) if groups > 1 else (lambda t: t)
 
 
-def _select(t: Tensor, kept: Sequence[int]) -> Tensor:
+def select(t: Tensor, kept: Sequence[int]) -> Tensor:
     """The axes kept; along the others there is one."""
     for axis in reversed(range(t.dim())):
         if axis not in kept:
@@ -394,7 +409,7 @@ def _select(t: Tensor, kept: Sequence[int]) -> Tensor:
     return t
 
 
-def _spread(t: Tensor, axes: Sequence[int], dims: Sequence[int]) -> Tensor:
+def spread_over(t: Tensor, axes: Sequence[int], dims: Sequence[int]) -> Tensor:
     """A tensor that differs along some axes, read along all of them."""
     steps = iter([step for size, step in zip(t.shape, t.stride(), strict=True) if size != 1])
     strides = [0] * len(dims)

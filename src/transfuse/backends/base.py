@@ -1,16 +1,18 @@
 """What a backend answers: can it run this, what would it do, and how."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from transfuse.chain import Chain
 from transfuse.plan import Plan
 from transfuse.problem import Problem
+from transfuse.sweeps import Sweep
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,40 @@ def settled(
     return found
 
 
+Run = Callable[[Sequence[Tensor]], None]
+"""A sweep made ready: it takes the tensors of all slots."""
+
+
+class Kernels(Protocol):
+    """What a fused backend brings for the legs of a route, and for those of gradients."""
+
+    def core(self, chain: Chain, problem: Problem) -> Executable:
+        """The convolution with the stages around it that its kernel holds."""
+        ...
+
+    def sweep(self, sweep: Sweep, device: torch.device) -> Run:
+        """A sweep made ready to run on tensors, by the slots of its views."""
+        ...
+
+    def by_address(self, device: torch.device) -> bool:
+        """Whether a sweep that ran once asks no more of tensors than where they lie."""
+        ...
+
+    def source(self, problem: Problem) -> torch.dtype:
+        """The type in which the core reads what sweeps before it made."""
+        ...
+
+    def between(self, problem: Problem) -> torch.dtype:
+        """The type in which values are stored between two legs."""
+        ...
+
+    def empty(
+        self, dims: Sequence[int], dtype: torch.dtype, last: bool, device: torch.device
+    ) -> Tensor:
+        """Memory for a result, channels innermost where ``last``, or for scratch."""
+        ...
+
+
 class Backend(ABC):
     """One way to run chains.
 
@@ -77,6 +113,11 @@ class Backend(ABC):
 
     def __hash__(self) -> int:
         return hash(type(self))
+
+    @property
+    def kernels(self) -> Kernels | None:
+        """What it brings for legs; None: it runs a chain in its own way only."""
+        return None
 
     @abstractmethod
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:

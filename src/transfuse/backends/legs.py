@@ -1,58 +1,22 @@
 """A route made executable: sweeps and the core in turn, over scratch memory of one call."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from transfuse.backends.base import Executable, settled
-from transfuse.chain import Chain
+from transfuse.backends.base import Executable, Kernels, Run, settled
+from transfuse.backends.memory import INPUT, RESULT, Memory, touched
+from transfuse.backends.memory import memory_format as memory_format
 from transfuse.elements import ELEMENTS
-from transfuse.problem import Problem
 from transfuse.route import Route
 from transfuse.stages.running import write
-from transfuse.sweeping import Buffer, Leg, Move, Seen
-from transfuse.sweeps import Sweep, View
+from transfuse.sweeping import Buffer, Leg, Move
 
-ALIGN = 64
-"""Bytes: where buffers begin in scratch memory."""
 MOST = 256
 """Layouts of tensors that one executable keeps itself ready for."""
-
-Run = Callable[[Sequence[Tensor]], None]
-
-
-class Kernels(Protocol):
-    """What a backend brings for its legs."""
-
-    def core(self, chain: Chain, problem: Problem) -> Executable:
-        """The convolution with the stages around it that its kernel holds."""
-        ...
-
-    def sweep(self, sweep: Sweep, device: torch.device) -> Run:
-        """A sweep made ready to run on tensors, by the slots of its views."""
-        ...
-
-    def by_address(self, device: torch.device) -> bool:
-        """Whether a sweep that ran once asks no more of tensors than where they lie."""
-        ...
-
-    def source(self, problem: Problem) -> torch.dtype:
-        """The type in which the core reads what sweeps before it made."""
-        ...
-
-    def between(self, problem: Problem) -> torch.dtype:
-        """The type in which values are stored between two legs."""
-        ...
-
-    def empty(
-        self, dims: Sequence[int], dtype: torch.dtype, last: bool, device: torch.device
-    ) -> Tensor:
-        """Memory for a result, channels innermost where ``last``, or for scratch."""
-        ...
 
 
 def executable(route: Route, kernels: Kernels) -> Executable:
@@ -220,18 +184,18 @@ class _Legs:
     def _settle(self, x: Tensor, given: Mapping[str, Tensor], y: Tensor) -> _Settled:
         """Slots, strides and kernels for tensors that lie as these do."""
         problem = self.route.problem
-        memory = _Memory(
-            _likeness(x),
-            {name: _likeness(each) for name, each in given.items()},
+        memory = Memory(
+            {INPUT: x, **given, RESULT: y},
             {id(self.before.buffer): self.kernels.source(problem)},
             self.kernels.between(problem),
             self.last,
         )
         legs: list[Leg | None] = [*self.before.legs, None, *self.after.legs]
         if not self.route.rest:  # or torch has the last word, and the sweeps a buffer of their own
-            memory.known[id(self.after.buffer)] = memory.out, _likeness(y)
-        kept = {id(b) for move in self.moves for b in (move.mean, move.var)}
-        memory.lay(legs, self.before.buffer, self.result, self.after.buffer, kept)
+            memory.known[id(self.after.buffer)] = memory.given[RESULT]
+        convolves = [self.result], [self.before.buffer]
+        kept = [self.after.buffer, *(b for move in self.moves for b in (move.mean, move.var))]
+        memory.lay([convolves if leg is None else touched(leg) for leg in legs], kept)
         for buffer in (self.before.buffer, self.result, self.after.buffer):
             memory.of(buffer)
         runs = [
@@ -306,112 +270,3 @@ def _unaligned(tensors: Sequence[Tensor]) -> int:
     for tensor in tensors:
         found += found + (tensor.data_ptr() & 15 > 0)
     return found
-
-
-class _Memory:
-    """Where each buffer of some legs lies, and how.
-
-    Slots are the input, the tensors ``given``, the result, ``out``, and scratch memory. ``types``:
-    those of buffers that are not stored in the type ``between`` legs. ``last``: channels innermost.
-    """
-
-    def __init__(
-        self,
-        x: Tensor,
-        given: Mapping[str, Tensor],
-        types: Mapping[int, torch.dtype],
-        between: torch.dtype,
-        last: bool,
-    ) -> None:
-        self.x, self.given = x, given
-        self.types, self.between, self.last = types, between, last
-        self.names, self.out = [*given], 1 + len(given)
-        self.known: dict[int, tuple[int, Tensor]] = {}  # slot and likeness of a buffer
-        self.places: list[tuple[int, int, torch.dtype]] = []
-        self.size = 0
-
-    def lay(
-        self,
-        legs: Sequence[Leg | None],
-        source: Buffer,
-        result: Buffer,
-        end: Buffer,
-        kept: set[int],
-    ) -> None:
-        """A place for every buffer, used again once its last reader is through.
-
-        The leg that is None is the core: it reads ``source`` and writes ``result``.
-        """
-        begins: dict[int, int] = {}
-        ends: dict[int, int] = {}
-        buffers: dict[int, Buffer] = {}
-        for at, leg in enumerate(legs):
-            written = [result] if leg is None else [seen.buffer for seen in leg.writes]
-            read = [source] if leg is None else [seen.buffer for _, seen in leg.reads]
-            for buffer in map(_whole, (*written, *read)):
-                buffers[id(buffer)] = buffer
-                begins.setdefault(id(buffer), at)
-                ends[id(buffer)] = at
-        for each in (_whole(end), *(b for b in buffers.values() if id(b) in kept)):
-            ends[id(each)] = len(legs)
-        taken: list[tuple[int, int, int, int]] = []  # first byte, end, first leg, last leg
-        for key, buffer in buffers.items():
-            if buffer.foreign or key in self.known:
-                continue
-            dtype = self.types.get(key, self.between)
-            like = _dense(buffer, dtype, self.last)
-            size = -(-prod(buffer.dims) * dtype.itemsize // ALIGN) * ALIGN
-            at = 0
-            for begin, until, first, last in sorted(taken):
-                apart = ends[key] < first or last < begins[key]
-                if not apart and begin < at + size and at < until:
-                    at = until
-            taken.append((at, at + size, begins[key], ends[key]))
-            self.known[key] = self.out + 1 + len(self.places), like
-            self.places.append((at, size, dtype))
-            self.size = max(self.size, at + size)
-
-    def sweep(self, leg: Leg) -> Sweep:
-        outs = tuple(map(self.view, leg.writes))
-        return leg.make(outs, {name: self.view(seen) for name, seen in leg.reads})
-
-    def view(self, seen: Seen) -> View:
-        slot, like = self.of(seen.buffer)
-        found = seen.look(like)
-        return View(
-            slot, like.dtype, tuple(found.shape), tuple(found.stride()), int(found.storage_offset())
-        )
-
-    def of(self, buffer: Buffer) -> tuple[int, Tensor]:
-        if buffer.input:
-            return 0, self.x
-        if buffer.given:
-            return 1 + self.names.index(buffer.given), self.given[buffer.given]
-        if id(buffer) not in self.known and buffer.part_of is not None:
-            whole, first = buffer.part_of
-            slot, like = self.of(whole)
-            self.known[id(buffer)] = slot, like.narrow(1, first, buffer.dims[1])
-        return self.known[id(buffer)]
-
-
-def _likeness(tensor: Tensor) -> Tensor:
-    """A tensor that lies in the same way, without memory."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def _whole(buffer: Buffer) -> Buffer:
-    """The buffer that one is a part of."""
-    while buffer.part_of is not None:
-        buffer = buffer.part_of[0]
-    return buffer
-
-
-def _dense(buffer: Buffer, dtype: torch.dtype, last: bool) -> Tensor:
-    form = memory_format(buffer.dims, last and not buffer.statistic)
-    return torch.empty(buffer.dims, dtype=dtype, device="meta", memory_format=form)
-
-
-def memory_format(dims: Sequence[int], last: bool) -> torch.memory_format:
-    """Channels innermost where ``last`` and torch has a name for it."""
-    known = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return known.get(len(dims) if last else 0, torch.contiguous_format)

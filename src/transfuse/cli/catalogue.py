@@ -93,6 +93,9 @@ def explain(
         typer.Option(help="Stages after: 'sigmoid, group_norm(8)'."),
     ] = None,
     bias: Annotated[bool, typer.Option("--bias", help="The convolution has a bias.")] = False,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="Plan the gradients by all tensors, too.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """What would run and why: rewrites, plan, and each backend's verdict.
@@ -117,7 +120,7 @@ def explain(
         [s for text in texts or [] for s in parse(text)] for texts in (before, then)
     )
     chain = Chain(*prologue, *chain.stages, *epilogue)
-    found = explained(_bound(chain, case), case.problem)
+    found = explained(_bound(chain, case), case.problem, backward=backward)
     if as_json:
         return print_json({**known, "case": str(case), **found.as_dict()})
     out.print(found)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transfuse.geometry import LARGEST, bounded, integer, per_axis, pooled
-from transfuse.maths import exp, log, sqrt
+from transfuse.maths import eq, exp, log, sqrt, where
 from transfuse.maths.expr import Expr, X
 from transfuse.problem import Shape, expect_addressable
 from transfuse.stages.actions import Pool
@@ -276,7 +276,9 @@ class LpPool(Window):
         cells = self.cells(len(walk.shape.spatial))
         walk.map(_power(X, self.norm_type))
         walk.slide("mean", **self._slide(walk))
-        walk.map(_power(X * cells, 1 / self.norm_type))
+        root = _power(X * cells, 1 / self.norm_type)
+        # As in torch the derivative of a window of zeros is 0, not that of a root there.
+        walk.map(where(eq(X, 0.0), 0.0, root) if self.norm_type > 1 else root)
 
     def __str__(self) -> str:
         return f"{self.name}({self.norm_type}, {super().__str__().partition('(')[2]}"

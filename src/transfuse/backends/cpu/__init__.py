@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from transfuse.backends import legs
-from transfuse.backends.base import Backend, Executable, Verdict
+from transfuse.backends.base import Backend, Executable, Kernels, Run, Verdict
 from transfuse.backends.cpu import library, lower, results, single, sweeps, threads, weights
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
@@ -32,6 +32,10 @@ class Cpu(Backend):
     name = "cpu"
     device = "cpu"
     differentiable = False
+
+    @property
+    def kernels(self) -> Kernels:
+        return _Kernels()
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:
         if problem.device != "cpu":
@@ -80,7 +84,7 @@ class _Kernels:
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)
 
-    def sweep(self, sweep: Sweep, device: torch.device) -> legs.Run:
+    def sweep(self, sweep: Sweep, device: torch.device) -> Run:
         run = sweeps.prepare(sweep)
         return lambda slots: run([tensor.data_ptr() for tensor in slots])
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transfuse import settings
 from transfuse.backends import legs
-from transfuse.backends.base import Backend, Executable, Verdict
+from transfuse.backends.base import Backend, Executable, Kernels, Run, Verdict
 from transfuse.backends.triton import lower, versus_cudnn
 from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
@@ -32,6 +32,10 @@ class Triton(Backend):
     name = "triton"
     device = "cuda"
     differentiable = False
+
+    @property
+    def kernels(self) -> Kernels:
+        return _Kernels()
 
     def verdict(self, chain: Chain, problem: Problem) -> Verdict:
         here = problem.device == "cpu" and settings.interpreted()
@@ -111,10 +115,10 @@ class _Kernels:
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)
 
-    def sweep(self, sweep: Sweep, device: torch.device) -> legs.Run:
+    def sweep(self, sweep: Sweep, device: torch.device) -> Run:
         from transfuse.backends.triton import sweeps
 
-        run: legs.Run = sweeps.prepare(sweep, device)
+        run: Run = sweeps.prepare(sweep, device)
         return run
 
     def by_address(self, device: torch.device) -> bool:

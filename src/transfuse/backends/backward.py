@@ -1,0 +1,252 @@
+"""The gradients of a chain by a fused backend: sweeps around torch's own convolution.
+
+Nothing is kept of the forward call but its tensors. The convolution's output is computed again by
+the backend's own kernel, unless no derivative looks at it; sweeps take the gradient back over what
+the stages behind it said, torch's ``convolution_backward`` over the convolution, and sweeps again
+over the stages before it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from transfuse.backends.base import Backend
+from transfuse.backends.memory import INPUT as READ
+from transfuse.backends.memory import touched
+from transfuse.backends.program import Program, alive
+from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
+from transfuse.plan import Pass, Plan
+from transfuse.problem import Problem
+from transfuse.reverse import convolution
+from transfuse.reverse.reversal import Reversal, same
+from transfuse.reverse.steps import Step, Task
+from transfuse.reverse.tape import Tape
+from transfuse.stages import Stage
+from transfuse.sweeping import Buffer, Seen, Sweeping
+
+INPUT, WEIGHT = "input", "weight"
+"""What the two tensors of the convolution are called beside the operands."""
+KERNEL, SOURCE, GRAD, G = "= weight", "= source", "= grad", "= g"
+"""Among the tensors of a program: the weights, what the convolution reads, the gradient that comes
+in, and the one that goes on."""
+
+
+def _of(operand: str) -> str:
+    """What the gradient by an operand is called there."""
+    return f"d {operand}"
+
+
+class Backward:
+    """The gradients of a chain by those of its tensors wanted.
+
+    ``head`` are the steps to what the convolution reads, ``after`` those back to the gradient by
+    its output, ``before`` those back from its input.
+    """
+
+    def __init__(
+        self, backend: Backend, chain: Chain, problem: Problem, wanted: frozenset[str]
+    ) -> None:
+        kernels = backend.kernels
+        assert kernels is not None, backend.name
+        self.kernels, self.problem, self.wanted = kernels, problem, wanted
+        self.chain = chain = chain.typed(problem)
+        self.dims = [shape.dims for shape in chain.shapes(problem)]
+        self.inner = chain.core(problem)
+        self.source = kernels.source(problem)
+        self.last = problem.layout == "channels_last"
+        early = {name for stage in chain.prologue for name in stage.operands}
+        self.by_source = INPUT in wanted or bool(early & wanted)
+        self.by_weight = WEIGHT in wanted
+        self.head = self._head()
+        self.after = self._after(backend)
+        self.before = self._before() if self.head else None
+
+    def __call__(
+        self, grad: Tensor, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        source = x
+        if self.head:
+            dims = self.dims[self.chain.at]
+            source = self.kernels.empty(dims, self.source, self.last, x.device)
+            self.head.program({READ: x, **operands, SOURCE: source})
+        grad = grad.reshape(self.dims[-1])
+        found, g = self.after(grad, {READ: source, KERNEL: weight}, operands)
+        if self.by_source or self.by_weight:
+            dx, dw = self._convolution(g, source, weight)
+            if dw is not None:
+                found[WEIGHT] = dw.to(weight.dtype)
+            if dx is not None and self.before:
+                more, dx = self.before(dx, {READ: x}, operands)
+                found |= {k: found[k] + each if k in found else each for k, each in more.items()}
+            if dx is not None:
+                found[INPUT] = dx.to(x.dtype)
+        for name in self.wanted - found.keys():
+            found[name] = torch.zeros_like(operands[name])
+        return found
+
+    def plan(self) -> Plan:
+        """The passes that it takes, with their flops and bytes."""
+        element = ELEMENTS[self.problem.dtype]
+        between, source = self.kernels.between(self.problem).itemsize, self.source.itemsize
+        sizes = {name: prod(dims) for name, dims in self.chain.dims(self.problem)}
+        read, convolved = prod(self.dims[self.chain.at]), prod(self.dims[self.chain.at + 1])
+        weight = prod(self.problem.weight)
+
+        def size(buffer: Buffer) -> int:
+            if not buffer.foreign:
+                return prod(buffer.dims) * between
+            if buffer.given in (G, SOURCE):
+                return prod(buffer.dims) * source
+            known = {KERNEL: weight, **sizes}
+            count = read if buffer.input else known.get(buffer.given, prod(buffer.dims))
+            return count * element.itemsize
+
+        def passes(part: "_Part | None") -> Iterator[Pass]:
+            for step in part.steps if part else ():
+                written, reads = ({id(b): b for b in side}.values() for side in touched(step))
+                flops = step.flops if isinstance(step, Task) else 0
+                yield Pass(step.does, flops, sum(map(size, reads)), sum(map(size, written)))
+
+        def convolves() -> Iterator[Pass]:
+            flops, g, w = self.inner.flops(), convolved * source, weight * source
+            if self.by_source:
+                yield Pass("gradient by input · in torch", flops, g + w, read * source)
+            if self.by_weight:
+                yield Pass("gradient by weight · in torch", flops, g + read * source, w)
+
+        found = (*passes(self.head), *passes(self.after), *convolves(), *passes(self.before))
+        asked = [*self.wanted & sizes.keys()]
+        least = self.dims[0], self.dims[-1], *([self.dims[0]] if INPUT in self.wanted else [])
+        elements = sum(map(prod, least)) + weight * (1 + self.by_weight)
+        elements += sum(sizes.values()) + sum(sizes[name] for name in asked)
+        scratch = max(part.program.scratch for part in (self.head, self.after, self.before) if part)
+        return Plan(
+            self.problem,
+            self.chain,
+            found,
+            sum(each.flops for each in convolves()),
+            elements * element.itemsize,
+            scratch + (convolved * source if self.after.made else 0),
+            note=self._note(),
+        )
+
+    def _note(self) -> str:
+        again = any(isinstance(step, Task) and step.flops for step in self.after.steps)
+        notes = ["the convolution's output is computed again, not kept"] if again else []
+        parts = (part for part in (self.after, self.before) if part)
+        torchs = [s.does for p in parts for s in p.steps if isinstance(s, Task) and not s.flops]
+        notes += ["torch runs what has no kernel here: " + "; ".join(torchs)] if torchs else []
+        return "; ".join(notes)
+
+    def _convolution(
+        self, g: Tensor, source: Tensor, weight: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        scale = self.chain.conv.weight_scale
+        g, source, weight = (each.to(self.source) for each in (g, source, weight))
+        weight = weight if scale == 1 else weight * scale
+        wanted = self.by_source, self.by_weight
+        dx, dw = convolution.backward(self.inner, g, source, weight, *wanted)
+        return dx, dw if dw is None or scale == 1 else dw * scale
+
+    def _head(self) -> "_Part | None":
+        if not self.chain.prologue:
+            return None
+        sweeping = Sweeping(Buffer(self.dims[0], input=True))
+        _follow(sweeping, self.chain.prologue)
+        sweeping.store()
+        sweeping.buffer.given = SOURCE
+        return _Part(self, sweeping.legs, ())
+
+    def _after(self, backend: Backend) -> "_Part":
+        at, conv = self.chain.at, self.chain.conv
+        tape = Tape(Buffer(self.dims[at + 1]))
+        _follow(tape, self.chain.epilogue)
+        core = backend.prepare(Chain(conv), self.inner)
+        bias = conv.bias if isinstance(conv.bias, str) else None
+
+        def run(outs: Sequence[Tensor], values: Mapping[str, Tensor]) -> None:
+            given = {} if bias is None else {bias: values[bias]}
+            core(values[READ], values[KERNEL], given, outs[0])
+
+        reads = [(READ, Buffer((), input=True)), (KERNEL, Buffer((), given=KERNEL))]
+        reads += [] if bias is None else [(bias, Buffer((), given=bias))]
+        seen = tuple((name, Seen(each, same)) for name, each in reads)
+        again = Task(
+            str(conv), (Seen(tape.regions[0].buffer, same),), seen, run, self.inner.flops()
+        )
+        goes_on = self.by_source or self.by_weight
+        return self._reversed(tape, [again], self.dims[-1], goes_on, bias, self.source)
+
+    def _before(self) -> "_Part":
+        tape = Tape(Buffer(self.dims[0], input=True))
+        _follow(tape, self.chain.prologue)
+        element = ELEMENTS[self.problem.dtype].dtype
+        goes_on = INPUT in self.wanted
+        return self._reversed(tape, [], self.dims[self.chain.at], goes_on, None, element)
+
+    def _reversed(
+        self,
+        tape: Tape,
+        first: Sequence[Step],
+        dims: tuple[int, ...],
+        goes_on: bool,
+        bias: str | None,
+        dtype: torch.dtype,
+    ) -> "_Part":
+        """The steps back over a tape, from a gradient of these sizes."""
+        tape.end()
+        reversal = Reversal(tape, self.wanted)
+        g = reversal.back(Seen(Buffer(dims, given=GRAD), same))
+        if bias is not None and bias in self.wanted:
+            reversal.by_channel(bias, g)
+        outs = [reversal.total(name, _of(name)) for name in reversal.found]
+        given = reversal.handed_on(g, G) if goes_on else None
+        steps = alive([*first, *tape.legs, *reversal.steps], [*outs, *([given] if given else [])])
+        return _Part(
+            self, steps, tuple(reversal.found), given if given and given.given == G else None, dtype
+        )
+
+
+class _Part:
+    """Steps back over some stages.
+
+    ``named``: the operands whose gradients they give; ``made``: the gradient that goes on, where it
+    is another than the one that comes in.
+    """
+
+    def __init__(
+        self,
+        whole: Backward,
+        steps: Sequence[Step],
+        named: Sequence[str] = (),
+        made: Buffer | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.steps, self.named, self.made = steps, named, made
+        self.dtype = dtype or whole.source
+        self.kernels, self.last = whole.kernels, whole.last
+        between = whole.kernels.between(whole.problem)
+        self.program = Program(steps, whole.kernels, between, whole.last)
+
+    def __call__(
+        self, grad: Tensor, given: Mapping[str, Tensor], operands: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The gradients by operands, and the one that goes on."""
+        found = {name: torch.empty_like(operands[name]) for name in self.named}
+        outs = {_of(name): each for name, each in found.items()}
+        g = grad
+        if self.made is not None:
+            g = self.kernels.empty(self.made.dims, self.dtype, self.last, grad.device)
+            outs[G] = g
+        if self.steps:
+            self.program({**given, **operands, GRAD: grad, **outs})
+        return found, g
+
+
+def _follow(sweeping: Sweeping, stages: Sequence[Stage]) -> None:
+    """Go over all of these stages, or raise NotImplementedError."""
+    if sweeping.follow(stages) < len(stages):
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""The reverse of a walk: gradients of whatever stages say, word by word."""

@@ -1,0 +1,441 @@
+"""Reversal: sweeps that take a gradient back over a tape.
+
+Each region has one *adjoint*, an expression whose sum over all its elements changes with anything
+it names as the chain's result does, weighted by the gradient that comes in. So every gradient is
+the derivative of the adjoint by a name, summed over whatever has one value of that name: the
+values themselves, operands, statistics. Whoever takes a statistic of the values adds a term.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from transfuse.maths import eq, where
+from transfuse.maths.expr import Call, Expr, Name, X, call, folded
+from transfuse.maths.expr import name as symbol
+from transfuse.maths.primitives import ONE, ZERO, derivative
+from transfuse.reverse.factors import factored
+from transfuse.reverse.shares import EXTREMES, SHARES
+from transfuse.reverse.steps import Step, Task
+from transfuse.reverse.tape import Joined, Reduced, Region, Shuffled, Taken, Tape
+from transfuse.reverse.windows import unslid
+from transfuse.stages.walk import Given, Statistic
+from transfuse.sweeping import (
+    LARGEST,
+    Buffer,
+    Leg,
+    Look,
+    Seen,
+    grouped,
+    select,
+    shuffle_looks,
+    spread_over,
+    then,
+    written_out,
+)
+from transfuse.sweeps import Each, Fold, Sweep, View
+
+SHARED = 8
+"""Values that a sum which others share goes over, at least."""
+G = symbol("g")
+"""The gradient that comes in."""
+
+
+@dataclass(frozen=True)
+class _Named:
+    """What an adjoint has a name for: how it meets the values, and along which axes it differs.
+
+    Axes are counted in (n, c, …). ``groups``: along the channels it differs by group alone.
+    """
+
+    buffer: Buffer
+    look: Callable[[int], Look]
+    axes: tuple[int, ...]
+    groups: int = 1
+
+    def seen(self, groups: int) -> Seen:
+        return Seen(self.buffer, self.look(groups))
+
+    def kept(self, groups: int) -> list[int]:
+        """The axes along which it differs, where channels are seen in so many groups."""
+        if groups == 1:
+            return sorted(self.axes)
+        wide = [axis + (axis > 0) for axis in self.axes if axis != 1]
+        channels = [1] if self.groups > 1 else []
+        return sorted([*wide, *([1, 2] if 1 in self.axes else channels)])
+
+
+Names = dict[str, _Named]
+
+
+class Reversal:
+    """The steps that take a gradient back over a tape, and what they find on the way.
+
+    ``wanted``: operands whose gradients are asked for; ``found``: the parts of each, one for every
+    place where it is used, as buffers of its values in their order.
+    """
+
+    def __init__(self, tape: Tape, wanted: Collection[str]) -> None:
+        self.tape, self.wanted = tape, wanted
+        self.steps: list[Step] = []
+        self.found: dict[str, list[Buffer]] = {}
+        self._pulls: dict[int, list[Buffer]] = {}  # gradients of statistics, one for every place
+        self._sums: dict[tuple[object, ...], str] = {}  # what several sums of a region share
+        self._made = 0
+
+    def back(self, gradient: Seen) -> Seen:
+        """From the gradient by the last values to that by the first."""
+        after = None
+        for region in reversed(self.tape.regions):
+            names = self._names(region)
+            share, gradient = self._through(region, after, gradient, names)
+            names["g"] = _whole(gradient, region)
+            gradient = self._region(region, G * share, gradient, names)
+            after = region
+        return gradient
+
+    def by_channel(self, operand: str, gradient: Seen) -> None:
+        """An operand that was added to every channel of the first values."""
+        region = self.tape.regions[0]
+        part = self._part(operand, (1, region.buffer.dims[1], *[1] * (len(region.buffer.dims) - 2)))
+        value = Given(operand, (1,))
+        like = _Named(part, _look_of(self.tape, value, region.buffer.dims), value.axes)
+        self._summed(
+            f"gradient by {operand}", region, G, {"g": _whole(gradient, region)}, like, part
+        )
+
+    def total(self, operand: str, name: str) -> Buffer:
+        """The sum of an operand's parts, in a tensor of the call by this name."""
+        parts = self.found[operand]
+        if len(parts) == 1:
+            parts[0].given = name
+            return parts[0]
+        sizes = tuple(size for size in parts[0].dims if size != 1) or (1,)
+
+        def flat(t: Tensor) -> Tensor:
+            return spread_over(t, range(len(sizes)), sizes)
+
+        made = Buffer(parts[0].dims, given=name)
+        reads = {f"p{i}": Seen(part, flat) for i, part in enumerate(parts)}
+        first, *rest = map(symbol, reads)
+        self._each(f"gradient by {operand}", Seen(made, flat), sum(rest, first), reads)
+        return made
+
+    def handed_on(self, gradient: Seen, name: str) -> Buffer:
+        """A gradient in a tensor of the call by this name; or where the call brought it, as is."""
+        buffer = gradient.buffer
+        if gradient.look is same:
+            buffer.given = buffer.given or name
+            return buffer
+        made = Buffer(self.tape.regions[0].buffer.dims, given=name)
+        self._each("copy the gradient", Seen(made, same), G, {"g": gradient})
+        return made
+
+    # Words.
+
+    def _through(
+        self, region: Region, after: Region | None, gradient: Seen, names: Names
+    ) -> tuple[Expr, Seen]:
+        """What the last word makes of a value, and the gradient by it, seen from the values."""
+        word, dims, back = region.word, region.buffer.dims, _back(region)
+        if word is None or after is None:
+            return region.expr, gradient
+        if isinstance(word, Reduced):
+
+            def wide(t: Tensor) -> Tensor:
+                return t.expand(dims)
+
+            names["r"] = _whole(Seen(after.buffer, wide), region)
+            kept = tuple(axis for axis in range(len(dims)) if axis not in word.axes)
+            ties = self._ties(region, word.folding, region.expr, names, names["r"], kept)
+            count = prod(dims[axis] for axis in word.axes)
+            (share,) = SHARES[word.folding](region.expr, (symbol("r"),), ties, count)
+            assert share is not None, "a fold with one result"
+            return share, Seen(gradient.buffer, then(gradient.look, wide))
+        if isinstance(word, Joined):
+            own = word.channels if word.first else 0
+            self._joined(word, gradient, 0 if word.first else dims[1], back)
+            mine = then(gradient.look, lambda t: t.narrow(1, own, dims[1]))
+            return region.expr, Seen(gradient.buffer, mine)
+        made = Seen(Buffer(dims), same)
+        if isinstance(word, Shuffled):
+            source, spread = shuffle_looks(dims, word.factor)
+            read = {"g": Seen(gradient.buffer, then(gradient.look, spread))}
+            self._each(back, Seen(made.buffer, source), G, read)
+        else:
+            does, run = unslid(word.folding, dims, after.buffer.dims[2:], word.options)
+            reads = {"g": gradient}
+            if word.folding == "max":
+                reads["x"] = self._stored(region, names)
+            self.steps.append(Task(f"{back} · {does}", (made,), tuple(reads.items()), run))
+        return region.expr, made
+
+    def _joined(self, word: Joined, gradient: Seen, first: int, back: str) -> None:
+        """The gradient by the tensor that joined the values."""
+        if word.other.name in self.wanted:
+            n, _, *spatial = gradient.look(_likeness(gradient.buffer)).shape
+            part = self._part(word.other.name, (n, word.channels, *spatial))
+            theirs = then(gradient.look, lambda t: t.narrow(1, first, word.channels))
+            read = {"g": Seen(gradient.buffer, theirs)}
+            sizes = part.dims
+            out = Seen(part, lambda t: spread_over(t, range(len(sizes)), sizes))
+            self._each(f"{back} · {word.other.name}", out, G, read)
+
+    def _region(self, region: Region, adjoint: Expr, incoming: Seen, names: Names) -> Seen:
+        """The gradient by a region's values, and on the way by all that met them."""
+        own = {each for taken in region.taken for each in taken.statistics}
+        for taken in reversed(region.taken):
+            self._pull(region, adjoint, names, taken.statistics)
+            adjoint = self._pushed(region, taken, adjoint, names)
+        met = {each for each in region.values.values() if isinstance(each, Statistic)}
+        self._pull(region, adjoint, names, sorted(met - own, key=lambda each: each.number))
+        for name, value in region.values.items():
+            if isinstance(value, Given) and value.name in self.wanted:
+                change = derivative(adjoint, name)
+                if change is not ZERO:
+                    sizes = region.buffer.dims
+                    dims = tuple(n if a in value.axes else 1 for a, n in enumerate(sizes))
+                    part = self._part(value.name, dims)
+                    does = f"{_back(region)} · by {value.name}"
+                    self._summed(does, region, change, names, names[name], part)
+        change = derivative(adjoint, "x")
+        if change is G:
+            return incoming
+        made = Buffer(region.buffer.dims)
+        expr, groups, reads = self._read(region, change, names)
+        self._each(_back(region), Seen(made, grouped(groups)), expr, reads)
+        return Seen(made, same)
+
+    def _pull(
+        self, region: Region, adjoint: Expr, names: Names, statistics: Sequence[Statistic]
+    ) -> None:
+        """The gradients by statistics that meet a region's values."""
+        for each in statistics:
+            for name, value in region.values.items():
+                change = derivative(adjoint, name) if value == each else ZERO
+                if change is not ZERO:
+                    found = names[name]
+                    part = Buffer(found.buffer.dims, statistic=True)
+                    self._pulls.setdefault(each.number, []).append(part)
+                    self._summed(f"{_back(region)} · gather", region, change, names, found, part)
+
+    def _pushed(self, region: Region, taken: Taken, adjoint: Expr, names: Names) -> Expr:
+        """The adjoint with what a fold adds to it, now that the gradients by its results are known.
+
+        As constants the results have names of their own.
+        """
+        results = []
+        for each in taken.statistics:
+            names[f"s{each.number}"] = self._statistic(region, each)
+            results.append(symbol(f"s{each.number}"))
+        first = names[f"s{taken.statistics[0].number}"]
+        ties = self._ties(region, taken.folding, taken.expr, names, first, first.axes)
+        dims = region.buffer.dims
+        count = prod(dims[axis] for axis in taken.axes) // taken.groups
+        shares = SHARES[taken.folding](taken.expr, results, ties, count)
+        for each, share in zip(taken.statistics, shares, strict=True):
+            for i, pull in enumerate(self._pulls.pop(each.number, ())):
+                if share is not None:
+                    name = f"d{each.number}_{i}"
+                    names[name] = self._statistic(region, each, pull)
+                    adjoint = adjoint + symbol(name) * share
+        return adjoint
+
+    def _ties(
+        self,
+        region: Region,
+        folding: str,
+        expr: Expr,
+        names: Names,
+        result: _Named,
+        kept: tuple[int, ...],
+    ) -> Expr:
+        """How many values equal the largest or smallest, where a folding asks for it."""
+        if folding not in EXTREMES:
+            return ZERO
+        self._made += 1
+        name, tied = f"ties{self._made}", f"tied{self._made}"
+        names[tied] = result
+        part = Buffer(result.buffer.dims, statistic=True)
+        names[name] = _Named(part, result.look, kept, result.groups)
+        equal = where(eq(expr, symbol(tied)), 1.0, 0.0)
+        self._summed(f"{_back(region)} · count", region, equal, names, names[name], part)
+        return symbol(name)
+
+    # Sweeps.
+
+    def _summed(
+        self, does: str, region: Region, expr: Expr, names: Names, like: _Named, part: Buffer
+    ) -> None:
+        """The sum of an expression for each value of something, into a buffer that lies so."""
+        expr, apart = self._shared(does, region, expr, names, like)
+        expr, groups, reads = self._read(region, expr, names, like.groups)
+        dims = grouped(groups)(_likeness(region.buffer)).shape
+        kept = like.kept(groups)
+        gone = [axis for axis in range(len(dims)) if axis not in (*kept, *apart)]
+        left = sorted((*kept, *gone))
+        order = [left.index(axis) for axis in (*kept, *gone)]
+        seen = {
+            name: Seen(each.buffer, then(each.look, lambda t: select(t, left).permute(order)))
+            for name, each in reads.items()
+        }
+        out = Seen(part, then(like.look(groups), lambda t: select(t, kept)))
+        if prod(dims[axis] for axis in gone) > 1:
+            self.steps.append(Leg(does, (out,), tuple(seen.items()), _folding(expr)))
+        else:
+            narrow = {
+                name: Seen(each.buffer, then(each.look, lambda t: select(t, kept)))
+                for name, each in reads.items()
+            }
+            self._each(does, out, expr, narrow)
+
+    def _shared(
+        self, does: str, region: Region, expr: Expr, names: Names, like: _Named
+    ) -> tuple[Expr, Sequence[int]]:
+        """An expression with a sum that others share in place of what varies, and its axes.
+
+        These are the axes that all sums of a region go over. What does not vary along them is taken
+        out of the sum; what is left often is the same in several.
+        """
+        groups = max((each.groups for each in names.values()), default=1)
+        dims = grouped(groups)(_likeness(region.buffer)).shape
+        met = [name for name, v in region.values.items() if name in names and self._sought(v)]
+        kept = {axis for name in met for axis in names[name].kept(groups)} | {*like.kept(groups)}
+        kept |= {1} if groups > 1 else set()
+        over = [axis for axis in range(len(dims)) if axis not in kept]
+        if len(met) < 2 or prod(dims[axis] for axis in over) < SHARED:
+            return expr, ()
+        outer, inner = factored(expr, lambda name: not kept.issuperset(names[name].kept(groups)))
+        key = (id(region), inner, *over)
+        name = self._sums.get(key)
+        if name is None:
+            self._made += 1
+            name = self._sums[key] = f"sum{self._made}"
+            sizes = tuple(1 if axis in over else n for axis, n in enumerate(dims))
+            places = [a + 1 if a and groups > 1 else a for a in range(len(region.buffer.dims))]
+            axes = tuple(axis for axis, place in enumerate(places) if place in kept)
+            made = Buffer(sizes, statistic=True)
+            names[name] = _Named(made, lambda _: lambda t: t.expand(dims), axes, groups)
+            inner, _, reads = self._read(region, inner, names, groups)
+            order = (*sorted(kept), *over)
+            seen = {
+                name: Seen(each.buffer, then(each.look, lambda t: t.permute(order)))
+                for name, each in reads.items()
+            }
+            out = Seen(made, lambda t: select(t, sorted(kept)))
+            self.steps.append(Leg(f"{does} · share", (out,), tuple(seen.items()), _folding(inner)))
+        return (symbol(name) if outer is ONE else outer * symbol(name)), over
+
+    def _sought(self, value: Given | Statistic) -> bool:
+        return isinstance(value, Statistic) or value.name in self.wanted
+
+    def _each(self, does: str, into: Seen, expr: Expr, reads: Mapping[str, Seen]) -> None:
+        def make(outs: tuple[View, ...], values: dict[str, View]) -> Sweep:
+            return Each(outs[0], expr, tuple(values.items()))
+
+        self.steps.append(Leg(does, (into,), tuple(reads.items()), make))
+
+    def _read(
+        self, region: Region, expr: Expr, names: Names, groups: int = 1
+    ) -> tuple[Expr, int, dict[str, Seen]]:
+        """An expression in pieces that kernels take, its groups of channels, what it reads."""
+        while written_out(expr, 1) > LARGEST:
+            piece = max(_pieces(expr), key=lambda each: each[1])[0]
+            self._made += 1
+            name = f"piece{self._made}"
+            made = Buffer(region.buffer.dims)
+            of, own, reads = self._read(region, piece, names)
+            self._each(f"{_back(region)} · a piece", Seen(made, grouped(own)), of, reads)
+            names[name] = _whole(Seen(made, same), region)
+            expr = _replaced(expr, piece, symbol(name))
+        used = {name: names[name] for name in expr.names}
+        groups = max([groups, *(each.groups for each in used.values())])
+        return expr, groups, {name: each.seen(groups) for name, each in used.items()}
+
+    def _stored(self, region: Region, names: Names) -> Seen:
+        """A region's values at its end, in memory."""
+        if region.expr is X:
+            return Seen(region.buffer, same)
+        made = Buffer(region.buffer.dims)
+        expr, groups, reads = self._read(region, region.expr, names)
+        self._each(" · ".join(region.stages), Seen(made, grouped(groups)), expr, reads)
+        return Seen(made, same)
+
+    # Names.
+
+    def _names(self, region: Region) -> Names:
+        dims = region.buffer.dims
+        names = {"x": _whole(Seen(region.buffer, same), region)}
+        for name, value in region.values.items():
+            if isinstance(value, Statistic):
+                names[name] = self._statistic(region, value)
+            else:
+                buffer, _ = self.tape.value(value, dims, 1)
+                names[name] = _Named(buffer, _look_of(self.tape, value, dims), value.axes)
+        return names
+
+    def _statistic(
+        self, region: Region, statistic: Statistic, buffer: Buffer | None = None
+    ) -> _Named:
+        """A statistic, or what lies as it does."""
+        kept, groups = self.tape.found[statistic.number]
+        n, _, c, *spatial = kept.dims
+        sizes = (n, c, *spatial)
+        axes = tuple(a for a, size in enumerate(sizes) if size != 1)
+        look = _look_of(self.tape, statistic, region.buffer.dims)
+        return _Named(buffer or kept, look, axes, groups)
+
+    def _part(self, operand: str, dims: tuple[int, ...]) -> Buffer:
+        part = Buffer(dims, statistic=True)
+        self.found.setdefault(operand, []).append(part)
+        return part
+
+
+def same(t: Tensor) -> Tensor:
+    """A buffer as it is."""
+    return t
+
+
+def _whole(seen: Seen, region: Region) -> _Named:
+    """What has a value of its own for each of a region's."""
+    axes = tuple(range(len(region.buffer.dims)))
+    return _Named(seen.buffer, lambda groups: then(seen.look, grouped(groups)), axes)
+
+
+def _look_of(tape: Tape, value: Given | Statistic, dims: tuple[int, ...]) -> Callable[[int], Look]:
+    return lambda groups: tape.value(value, dims, groups)[1]
+
+
+def _back(region: Region) -> str:
+    return f"back through {' · '.join(region.stages)}"
+
+
+def _likeness(buffer: Buffer) -> Tensor:
+    return torch.empty(buffer.dims, device="meta")
+
+
+def _folding(expr: Expr) -> Callable[[tuple[View, ...], dict[str, View]], Sweep]:
+    return lambda outs, values: Fold(outs, "sum", tuple(values.items()), before=expr)
+
+
+def _pieces(expr: Expr) -> Iterator[tuple[Expr, int]]:
+    """The parts of an expression that a kernel takes, with their sizes written out."""
+    sizes: dict[Expr, int] = {}
+
+    def apply(each: Call, parts: list[int]) -> int:
+        sizes[each] = 1 + sum(parts)
+        return sizes[each]
+
+    folded(expr, lambda _: 1, apply)
+    return ((each, n) for each, n in sizes.items() if n <= LARGEST and not each.logical)
+
+
+def _replaced(expr: Expr, part: Expr, by: Name) -> Expr:
+    def apply(each: Call, parts: list[Expr]) -> Expr:
+        return by if each is part else call(each.primitive, *parts)
+
+    found: Expr = folded(expr, lambda each: each, apply)
+    return found
