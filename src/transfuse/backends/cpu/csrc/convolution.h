@@ -14,6 +14,7 @@
 namespace TF_NAMESPACE {
 
 constexpr int64_t PART_BYTES = 200 * 1024;  // of weights, beside a tile in the second-level cache
+constexpr int64_t SLABS_BYTES = 16 * 1024;  // of inputs, beside weights in the first-level cache
 constexpr double FEW_ZEROS = 0.96;          // products with an input, where leaving out the others is no gain
 
 // What outputs lo <= o < hi of an axis read: for each, its taps and the inputs they meet.
@@ -107,7 +108,7 @@ template <class T> class Convolution {
     void operator()(Tile<T>& tile) {
         tile.channels = channels;
         const Box& box = tile.box;
-        if (tile.n != sample || !(box == copied_box)) read(tile.n, box);
+        read(tile.n, box);
         for (const WidthPhase& phase : phases)
             // Rows with the same phase use the same weights: one after another, while these are cached.
             for (int64_t pd = 0; pd < std::min(p.stride[0], box.size(0)); pd++)
@@ -128,15 +129,31 @@ template <class T> class Convolution {
     Buffer<T> copy;  // [depth][row][channel][width], zeros beyond the width's ends; mixed rows come last
     int64_t copied = 0, pitch = 0, first_column = 0, plane_rows = 0;
 
-    // What was read last: the parts of a tile's channels need the same.
+    // What was read last: the parts of a tile's channels need the same, and tiles of the same rows may.
     int64_t sample = -1;
     Box copied_box = {};
     Reads depth, height;
+    int64_t first_plane = 0, end_plane = 0;  // of the copy
     std::vector<WidthPhase> phases;
 
     void read(int64_t from, const Box& box) {
+        if (from == sample && box == copied_box) return;
+        const bool same_rows = from == sample && box.same(copied_box, 1) && box.same(copied_box, 2);
         sample = -1;  // until all is done
         depth = Reads(p, 0, n[0], box.lo[0], box.hi[0]);
+        // All planes where most are asked for: the next tile asks for most, too. What is copied follows from the
+        // tile alone, so that its rows are paired or not whichever tile its thread had before.
+        const bool most = 2 * (depth.hi - depth.lo) > n[0];
+        const int64_t first = most ? 0 : depth.lo, end = most ? n[0] : depth.hi;
+        if (!same_rows || first != first_plane || end != end_plane) {
+            first_plane = first, end_plane = end;
+            read_rows(from, box);
+        }
+        sample = from;
+        copied_box = box;
+    }
+
+    void read_rows(int64_t from, const Box& box) {
         height = Reads(p, 1, n[1], box.lo[1], box.hi[1]);
         phases = width_phases(p, n[2], box.lo[2], box.hi[2]);
         for (WidthPhase& phase : phases)
@@ -149,8 +166,6 @@ template <class T> class Convolution {
             plane_rows = rows;  // as they were copied
         }
         mix_inputs();
-        sample = from;
-        copied_box = box;
     }
 
     // A sum over taps for one row of the box or for two; `met` are rows of a plane of the copy.
@@ -176,41 +191,43 @@ template <class T> class Convolution {
 
     // The sums of every row of the box, by their phase; rows in pairs where that takes fewer products.
     void list_rows(const Box& box, bool paired) {
-        const int64_t s = p.stride[1], rows = box.size(1);
+        const int64_t s = p.stride[1], rows = box.size(1), apart = paired ? outputs_apart(p) : s;
         row_sums.assign(std::min(s, rows), {});
         mixed_rows.clear();
         for (int64_t phase = 0; phase < int64_t(row_sums.size()); phase++) {
             std::vector<RowSum> parts[PARTS];
-            for (int64_t h = phase; h < rows; h += s) {
-                if (paired && h + s < rows && pair(box, h, parts)) {
-                    h += s;
-                    continue;
+            for (int64_t first = phase; first < std::min(phase + apart, rows); first += s)
+                for (int64_t h = first; h < rows; h += apart) {
+                    if (paired && h + apart < rows && pair(box, h, apart, parts)) {
+                        h += apart;
+                        continue;
+                    }
+                    parts[A].push_back({h, 0, true, false, {}});
+                    for (const auto& meets : height.of[h])
+                        parts[A].back().met.push_back({meets.tap, meets.input - height.lo});
                 }
-                parts[A].push_back({h, 0, true, false, {}});
-                for (const auto& meets : height.of[h])
-                    parts[A].back().met.push_back({meets.tap, meets.input - height.lo});
-            }
             for (auto& part : parts)
                 for (RowSum& sum : part) row_sums[phase].push_back(std::move(sum));
         }
         plane_rows = height.hi - height.lo + int64_t(mixed_rows.size());
     }
 
-    // Rows h and h + stride together, unless one after the other is as good.
-    bool pair(const Box& box, int64_t h, std::vector<RowSum> (&parts)[PARTS]) {
+    // Rows h and h + apart together, unless one after the other is as good.
+    bool pair(const Box& box, int64_t h, int64_t apart, std::vector<RowSum> (&parts)[PARTS]) {
         const int64_t s = p.stride[1], at = box.lo[1] + h + p.padding[1], phase = (at % s + s) % s;
-        const size_t one_by_one = height.of[h].size() + height.of[h + s].size();
+        const size_t one_by_one = height.of[h].size() + height.of[h + apart].size();
         const int64_t first = (at - pairs->last_tap[phase] * p.dilation[1]) / s;
-        const auto exists = [&](int64_t row) { return first + row >= 0 && first + row < n[1]; };
+        const auto input = [&](int64_t row) { return first + row * (apart / s); };
+        const auto exists = [&](int64_t row) { return input(row) >= 0 && input(row) < n[1]; };
         std::vector<Product> products;
         for (const Product& product : pairs->phases[phase])
             if (exists(product.row) || (product.sign && exists(product.other))) products.push_back(product);
         if (products.size() >= one_by_one) return false;
         parts[A].push_back({h, 0, true, false, {}});
-        parts[D].push_back({h + s, 0, true, false, {}});
-        parts[B].push_back({h, s, false, false, {}});
-        parts[C].push_back({h, s, false, true, {}});
-        const auto in_plane = [&](int64_t row) { return exists(row) ? first + row - height.lo : -1; };
+        parts[D].push_back({h + apart, 0, true, false, {}});
+        parts[B].push_back({h, apart, false, false, {}});
+        parts[C].push_back({h, apart, false, true, {}});
+        const auto in_plane = [&](int64_t row) { return exists(row) ? input(row) - height.lo : -1; };
         for (const Product& product : products) {
             int64_t row = in_plane(product.row), other = product.sign ? in_plane(product.other) : -1;
             if (other >= 0) {
@@ -236,47 +253,55 @@ template <class T> class Convolution {
         constexpr int64_t step = 16 / sizeof(T), line = 64 / sizeof(T);
         pitch = (hi - lo + step - 1) / step * step;
         if (pitch % line == 0) pitch += step;  // powers of two would meet in one cache set
-        const int64_t size = (depth.hi - depth.lo) * plane_rows * slab();
+        const int64_t size = (end_plane - first_plane) * plane_rows * slab();
         if (size > copied) {
             copied = 0, copy.reset();  // before the larger one: never both at once
             copy = allocate<T>(size + 4 * LANES<T>);  // vectors may read beyond the last row
             copied = size;
         }
         int64_t from = std::max<int64_t>(lo, 0), until = std::min(hi, n[2]);
+        const bool most = end_plane - first_plane > depth.hi - depth.lo;  // for other tiles
         const auto planes = depth.met(), rows = height.met();
-        for (int64_t d = depth.lo; d < depth.hi; d++)
+        const bool plain = until > from && stride[4] == 1 && element == (sizeof(T) == 8 ? TF_F64 : TF_F32);
+        const auto copy_one = [&](int64_t d, int64_t h, int64_t c, T* to) {
+            const int64_t at = from_sample * stride[0] + c * stride[1] + d * stride[2] + h * stride[3] + from * stride[4];
+            // Rows of one channel follow one another, those of several lie far apart: a later one is asked for now.
+            if (plain) __builtin_prefetch(static_cast<const T*>(input) + at + 2 * stride[3]);
+            if (plain) return copy_row(static_cast<const T*>(input) + at, from - lo, until - from, to);
+            std::fill(to, to + (from - lo), T(0));
+            if (until > from) load_row(element, input, at, stride[4], until - from, to + (from - lo));
+            std::fill(to + (std::max(until, from) - lo), to + pitch, T(0));
+        };
+        for (int64_t d = first_plane; d < end_plane; d++)
             for (int64_t h = height.lo; h < height.hi; h++) {
-                if (!pairs && !(planes[size_t(d - depth.lo)] && rows[size_t(h - height.lo)])) continue;
-                T* to = copy.get() + ((d - depth.lo) * plane_rows + h - height.lo) * slab();
-                for (int64_t c = 0; c < p.in_channels; c++, to += pitch) {
-                    int64_t at = from_sample * stride[0] + c * stride[1] + d * stride[2] + h * stride[3] +
-                                 from * stride[4];
-                    if (until > from && stride[4] == 1 && element == (sizeof(T) == 8 ? TF_F64 : TF_F32)) {
-                        copy_row(static_cast<const T*>(input) + at, from - lo, until - from, to);
-                        continue;
-                    }
-                    std::fill(to, to + (from - lo), T(0));
-                    if (until > from) load_row(element, input, at, stride[4], until - from, to + (from - lo));
-                    std::fill(to + (std::max(until, from) - lo), to + pitch, T(0));
-                }
+                if (!pairs && !((most || planes[size_t(d - depth.lo)]) && rows[size_t(h - height.lo)])) continue;
+                T* to = copy.get() + ((d - first_plane) * plane_rows + h - height.lo) * slab();
+                for (int64_t c = 0; c < p.in_channels; c++, to += pitch) copy_one(d, h, c, to);
             }
     }
 
     // n values after `zeros`, and zeros up to the pitch. Vectors write beyond it: the next row overwrites that.
     void copy_row(const T* from, int64_t zeros, int64_t n, T* to) const {
         constexpr int L = LANES<T>;
-        for (int64_t i = 0; i < zeros; i += L) store(to + i, Vec<T>{});
         T *at = to + zeros, *end = to + pitch;
+        clear(to, at);
         for (; n >= L; n -= L, from += L, at += L) store(at, load(from));
         if (n) store(at, load_some(from, n)), at += L;
-        for (; at < end; at += L) store(at, Vec<T>{});
+        clear(at, end);
+    }
+
+    // Mostly one vector: a loop alone would become a call of memset.
+    static void clear(T* at, const T* end) {
+        if (at >= end) return;
+        store(at, Vec<T>{});
+        for (at += LANES<T>; at < end; at += LANES<T>) store(at, Vec<T>{});
     }
 
     // Whether sums and differences of the copied inputs are as good as the inputs.
     bool is_tame() const {
         const int64_t size = (height.hi - height.lo) * slab();
         bool tame = true;
-        for (int64_t d = 0; d < depth.hi - depth.lo; d++) {
+        for (int64_t d = 0; d < end_plane - first_plane; d++) {
             const T* x = copy.get() + d * plane_rows * slab();
             Mask<T> most = {};
             int64_t i = 0;
@@ -294,7 +319,7 @@ template <class T> class Convolution {
     // The mixed rows of every plane: each is a sum or a difference of two slabs [channel][width].
     void mix_inputs() {
         const int64_t size = slab();
-        for (int64_t d = 0; d < depth.hi - depth.lo; d++) {
+        for (int64_t d = 0; d < end_plane - first_plane; d++) {
             const T* plane = copy.get() + d * plane_rows * size;
             T* to = copy.get() + (d * plane_rows + height.hi - height.lo) * size;
             for (const MixedRow& mixed : mixed_rows) {
@@ -314,25 +339,35 @@ template <class T> class Convolution {
         const int64_t cig = p.in_channels / p.groups;
         sums.clear();
         taps.clear();
+        // A slab that several spans read stays in the first-level cache: so many at a time.
+        const int64_t some = std::max<int64_t>(1, SLABS_BYTES / int64_t(sizeof(T)) / (cig * pitch));
         for (const RowSum& row : row_sums[ph])
             for (int64_t d = pd; d < box.size(0); d += p.stride[0]) {
-                const size_t begin = taps.size();
-                const auto list = [&](size_t first, size_t count) {
-                    size_t at = taps.size();
-                    taps.resize(at + depth.of[d].size() * row.met.size() * count);
-                    for (const auto& a : depth.of[d])
-                        for (const auto& b : row.met) {
-                            const int64_t x = ((a.input - depth.lo) * plane_rows + b.input) * slab() - first_column;
+                const int64_t line = d * box.size(1) + row.row, rows = int64_t(row.met.size());
+                const int64_t all = int64_t(depth.of[d].size()) * rows, by = phase.spans.empty() ? all : some;
+                for (int64_t from = 0; from < all || (row.first && from == 0); from += std::max<int64_t>(1, by)) {
+                    const int64_t until = std::min(from + by, all);
+                    const size_t begin = taps.size();
+                    const auto list = [&](size_t first, size_t count) {
+                        if (from == until) return;
+                        size_t at = taps.size();
+                        taps.resize(at + size_t(until - from) * count);
+                        const Reads::Meets* plane = &depth.of[d][size_t(from / rows)];
+                        for (int64_t i = from, r = from % rows; i < until; i++, r++) {
+                            if (r == rows) plane++, r = 0;
+                            const Reads::Meets &a = *plane, &b = row.met[size_t(r)];
+                            const int64_t x = ((a.input - first_plane) * plane_rows + b.input) * slab() - first_column;
                             const int64_t k = (a.tap * p.tap_rows + b.tap) * p.kernel[2];
-                            for (size_t i = first; i < first + count; i++)
-                                taps[at++] = {x + phase.taps[i].input, (k + phase.taps[i].tap) * cig};
+                            for (size_t j = first; j < first + count; j++)
+                                taps[at++] = {x + phase.taps[j].input, (k + phase.taps[j].tap) * cig};
                         }
-                };
-                if (phase.spans.empty()) list(0, phase.taps.size());
-                for (const auto& span : phase.spans) list(span.first, span.taps);
-                const int64_t line = d * box.size(1) + row.row;
-                if (row.first || taps.size() > begin)
-                    sums.push_back({line, row.second, row.first, row.minus, begin, taps.size()});
+                    };
+                    if (phase.spans.empty()) list(0, phase.taps.size());
+                    for (const auto& span : phase.spans) list(span.first, span.taps);
+                    const bool first = row.first && from == 0;
+                    if (first || taps.size() > begin)
+                        sums.push_back({line, row.second, first, row.minus, begin, taps.size()});
+                }
             }
     }
 

@@ -59,7 +59,7 @@ template <class T> class Division {
 
     std::vector<Level> at;  // before each step, and after the last
 
-    Division(const Layer& layer, const int64_t* inputs) : p(layer) {
+    Division(const Layer& layer, const int64_t* inputs) : p(layer), planes(inputs[0]) {
         Level level;
         for (int a = 0; a < 3; a++)
             level.extents[a] = (inputs[a] - 1) * p.stride[a] - 2 * p.padding[a] +
@@ -199,6 +199,7 @@ template <class T> class Division {
 
   private:
     const Layer& p;
+    const int64_t planes;  // of inputs
 
     int64_t weight_bytes() const {
         const int64_t channels = is_narrow<T>(p) ? p.out_channels : at[0].channels.slots;
@@ -213,11 +214,14 @@ template <class T> class Division {
         const int64_t first[3] = {0, 0, 0};
         const Box box = boxes(begin, fresh, end, tile_at(first, size, at[end].extents))[0];
         int64_t bytes = p.in_channels * int64_t(sizeof(T));
-        for (int a = 0; a < 3; a++) {
-            const int64_t met = (box.size(a) + p.dilation[a] * (p.kernel[a] - 1) - 1) / p.stride[a] + 1;
-            if (__builtin_mul_overflow(bytes, met, &bytes)) return false;
-        }
+        for (int a = 0; a < 3; a++)
+            if (__builtin_mul_overflow(bytes, met(a, box.size(a)), &bytes)) return false;
         return bytes <= COPY_BYTES;
+    }
+
+    // Inputs along an axis that so many outputs read, at the most.
+    int64_t met(int axis, int64_t outputs) const {
+        return (outputs + p.dilation[axis] * (p.kernel[axis] - 1) - 1) / p.stride[axis] + 1;
     }
 
     // Values that the largest of a tile's boxes holds.
@@ -249,16 +253,18 @@ template <class T> class Division {
     // Rows that a tile grows by: those of whole pairs in every phase of the convolution.
     int64_t rows_of_pairs(size_t begin, size_t fresh, size_t end) const {
         if (begin > 0 || !p.paired) return 1;
-        for (int64_t rows = 1; rows <= 2 * p.stride[1]; rows++) {
+        const int64_t both = 2 * outputs_apart(p);
+        for (int64_t rows = 1; rows <= both; rows++) {
             const int64_t index[3] = {0, 1, 0}, size[3] = {1, rows, 1};
             if (2 * rows > at[end].extents[1]) break;
             const Box box = boxes(begin, fresh, end, tile_at(index, size, at[end].extents))[0];
-            if (box.size(1) % (2 * p.stride[1]) == 0) return rows;
+            if (box.size(1) % both == 0) return rows;
         }
         return 1;
     }
 
-    // Makes tiles larger while they fit: along the axis where inputs that neighbours read too weigh most.
+    // Makes tiles larger while they fit: along the axis where inputs that neighbours read too weigh most. Planes
+    // of the same rows are read once for all tiles where each reads most of them.
     void grow(size_t begin, size_t fresh, size_t end, int64_t limit, int64_t rows, int64_t* size) const {
         const int64_t *extents = at[end].extents, by[2] = {1, rows};
         bool done[2] = {false, false};
@@ -267,10 +273,11 @@ template <class T> class Division {
             const Box box = boxes(begin, fresh, end, tile_at(first, size, extents))[0];
             double shared[2];
             for (int a : {0, 1}) shared[a] = double(p.dilation[a] * (p.kernel[a] - 1)) / double(box.size(a));
+            if (begin == 0 && 2 * met(0, box.size(0)) > planes) shared[0] = 0;
             const int a = done[0] || (!done[1] && shared[1] >= shared[0]) ? 1 : 0;
             int64_t trial[3] = {size[0], size[1], size[2]};
-            trial[a] += by[a];
-            done[a] = trial[a] > extents[a] || !fits(begin, fresh, end, trial, limit);
+            trial[a] = std::min(size[a] + by[a], extents[a]);
+            done[a] = trial[a] == size[a] || !fits(begin, fresh, end, trial, limit);
             if (!done[a]) size[a] = trial[a];
         }
     }

@@ -1,6 +1,6 @@
-// Two neighbouring rows of outputs at once, with fewer products than one after the other
-// (Winograd 1980; two taps: Karatsuba). Taps g0, g1, … meet ascending input rows x0, x1, … in the
-// first row, x1, x2, … in the second:
+// Two rows of outputs at once, with fewer products than one after the other (Winograd 1980; two taps:
+// Karatsuba). Taps g0, g1, … meet ascending input rows x0, x1, … in the first row, x1, x2, … in the
+// second: neighbours where the stride is a multiple of the dilation, else rows that lie further apart.
 //
 //   y0 = A + B + C    y1 = B - C + D
 //
@@ -36,6 +36,10 @@ struct MixedWeights {
     }
 };
 
+// How far apart the rows of a pair are, in outputs; in inputs, what neighbouring taps of a row meet is.
+static inline int64_t outputs_apart(const transfuse_program& p) { return Taps(p, 1).step * p.dilation[1]; }
+static inline int64_t inputs_apart(const transfuse_program& p) { return outputs_apart(p) / p.stride[1]; }
+
 // x[row] + sign * x[other], times the weights at `tap`: a tap's own, or beyond all taps mixed ones.
 struct Product {
     Part part;
@@ -46,7 +50,8 @@ struct Product {
 
 // What pairs of rows need, by their phase.
 struct Pairs {
-    std::vector<std::vector<Product>> phases;  // by (output + padding) % stride; rows from the first tap's
+    // By (output + padding) % stride; rows are counted from the first tap's, in steps of `inputs_apart`.
+    std::vector<std::vector<Product>> phases;
     std::vector<int64_t> last_tap;             // by phase: the tap that meets the first input row
     std::vector<MixedWeights> mixed;
 

@@ -18,9 +18,8 @@ struct Box {
     int64_t lo[3], hi[3];
     int64_t size(int axis) const { return hi[axis] - lo[axis]; }
     int64_t positions() const { return size(0) * size(1) * size(2); }
-    bool operator==(const Box& o) const {
-        return std::equal(lo, lo + 3, o.lo) && std::equal(hi, hi + 3, o.hi);
-    }
+    bool same(const Box& o, int axis) const { return lo[axis] == o.lo[axis] && hi[axis] == o.hi[axis]; }
+    bool operator==(const Box& o) const { return same(o, 0) && same(o, 1) && same(o, 2); }
     int64_t at(int64_t d, int64_t h, int64_t w) const {
         return ((d - lo[0]) * size(1) + h - lo[1]) * size(2) + w - lo[2];
     }

@@ -53,15 +53,18 @@ template <class T> static Channels conv_channels(const transfuse_program& p) {
 }
 
 // Whether two rows of outputs are computed at once: where that saves products, where many output
-// channels share the sums of input rows, and where their rounding is small beside a long sum's. Sums of
+// channels or taps share the sums of input rows, and where their rounding is small beside a long sum's. Sums of
 // weights are more to read: where few positions meet many weights, reading is what takes the time.
 template <class T> static bool is_paired(const transfuse_program& p) {
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
     const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
     const bool reads = cig * p.out_channels * taps * int64_t(sizeof(T)) > MANY_BYTES &&
                        p.spatial[0] * p.spatial[1] * p.spatial[2] < 256;
-    return !is_narrow<T>(p) && p.kernel[1] > p.stride[1] && p.stride[1] % p.dilation[1] == 0 &&
-           p.spatial[1] >= 4 && cig >= 32 && cog >= 16 && !reads;
+    // Taps of a phase along the other axes.
+    const int64_t others = std::max<int64_t>(1, p.kernel[0] / p.stride[0] * (p.kernel[2] / p.stride[2]));
+    const bool shared = cog >= 16 || (cog >= 8 && cog * others >= 64), summed = cig >= 32 || cig * others >= 64;
+    return !is_narrow<T>(p) && p.kernel[1] > Taps(p, 1).step && p.spatial[1] / 4 >= inputs_apart(p) && shared &&
+           summed && !reads;
 }
 
 // Rows of taps of the packed weights: the kernel's, and sums of them.
