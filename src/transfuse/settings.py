@@ -45,9 +45,19 @@ def backend() -> str | None:
 _BACKEND = os.fsencode("TRANSFUSE_BACKEND") if os.supports_bytes_environ else "TRANSFUSE_BACKEND"
 
 
+_YES = ("1", "true", "yes", "on", "y")
+"""What Triton takes for a yes."""
+
+
 def interpreted() -> bool:
     """Whether Triton is asked to run its kernels on the CPU, as tests do; it reads the same."""
-    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
+    return os.environ.get("TRITON_INTERPRET", "").lower() in _YES
+
+
+def fuses_products() -> bool:
+    """Whether Triton is to add a product in one rounding; it reads the same."""
+    asked = os.environ.get("TRITON_DEFAULT_FP_FUSION")
+    return asked is None or asked.lower() in _YES
 
 
 def read() -> Settings:

@@ -17,7 +17,7 @@ import hashlib, json, logging, sys
 import torch
 from triton import knobs
 from transfuse import fills
-from transfuse.backends.triton import Triton, calls, versions
+from transfuse.backends.triton import Triton, calls
 from transfuse.operators import OPERATORS
 
 lines = []

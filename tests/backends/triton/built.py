@@ -46,7 +46,7 @@ def launched(chain: Chain, problem: Problem) -> Iterator[tuple[str, str]]:
     memory += [torch.empty(1, dtype=dtype, device="meta") for _, _, dtype in made.scratch]
     for launch in made.launches:
         ops = [each.ops.ops for each in launch.arguments if isinstance(each, StoredEpilogue)]
-        name = " ".join([launch.kernel.__name__, *(op for each in ops for op in each)])
+        name = " ".join([launch.kernel.name, *(op for each in ops for op in each)])
         yield name, launch.build(memory, CAPABILITY).key
 
 

@@ -157,7 +157,7 @@ def interpret(
 
 
 def described(launch: Any) -> dict[str, Any]:
-    name = launch.kernel.__name__
+    name = launch.kernel.name
     found: dict[str, Any] = {"kernel": name, "programs": launch.programs}
     if name.startswith("convolve"):
         given = {type(each).__name__: each for each in launch.arguments}

@@ -180,7 +180,7 @@ def same(**job: Any) -> dict[str, Any]:
         call = base, STREAM + turn % 2
         pairs.append((looked(buffers, made.given, *call), looked(made.ordinary, *call)))
     return {
-        "kernels": [launch.kernel.__name__ for launch in made.launch_plan.launches],
+        "kernels": [launch.kernel.name for launch in made.launch_plan.launches],
         "launched": [len(ours) for ours, _ in pairs],
         "same": [ours == theirs for ours, theirs in pairs],
         "moved": pairs[0][0] != pairs[1][0],
@@ -321,7 +321,7 @@ def strange(
 
     def changed(source: Any, **options: Any) -> Any:
         found = compile_(source, **options)
-        if source.fn is not launch.kernel:
+        if source.fn is not launch.kernel.function:
             return found
         known = SimpleNamespace(**found.metadata._asdict() | changes)
         return SimpleNamespace(asm=found.asm, metadata=known)

@@ -36,7 +36,7 @@ def interpret(sweep: Sweep, slots: list[Tensor], wide: bool = False) -> dict[str
             found.append(mine)
     finally:
         torch.empty = empty
-    return {"slots": found, "launches": [each.kernel.__name__ for each in sequence.launches]}
+    return {"slots": found, "launches": [each.kernel.name for each in sequence.launches]}
 
 
 def built(sweep: Sweep) -> list[Build]:
@@ -57,7 +57,7 @@ def compile_(sweep: Sweep) -> list[dict[str, Any]]:
 
 def count(sweeps: list[Sweep]) -> dict[str, int]:
     """How many builds of each kernel it takes to serve these sweeps."""
-    found = {each.key: each.kernel.__name__ for sweep in sweeps for each in built(sweep)}
+    found = {each.key: each.kernel.name for sweep in sweeps for each in built(sweep)}
     return Counter(found.values())
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+import triton
+
 import transfuse
 from transfuse import dispatch, front, settings
 from transfuse.backends import triton as backend
 from transfuse.backends.base import prepared
 from transfuse.backends.eager import Eager
-from transfuse.backends.triton import Triton, build, calls, machine_code
+from transfuse.backends.triton import Triton, build, calls, machine_code, sequence
 from transfuse.errors import UnsupportedError
 from transfuse.stages import batch_norm
 
@@ -44,7 +47,7 @@ class Compiler:
         """Every kernel compiled, in order, then launched."""
         for each in builds:
             assert each.compiled
-        self.launched += [each.kernel.__name__ for each in builds]
+        self.launched += [each.kernel.name for each in builds]
 
 
 class Kernel:
@@ -57,10 +60,12 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
     """Tensors on the CPU are served by the GPU's backend, then by torch."""
     found = Compiler()
     monkeypatch.delenv("TRANSFUSE_BACKEND", raising=False)
-    monkeypatch.setattr(build.triton, "compile", found.compile)
+    monkeypatch.setattr(triton, "compile", found.compile)
     monkeypatch.setattr(build, "spills_over", found.spills_over)
     monkeypatch.setattr(machine_code, "entries", found.entries)
     monkeypatch.setattr(settings, "interpreted", lambda: True)
+    compiles = SimpleNamespace(interpreted=lambda: False)
+    monkeypatch.setattr(sequence, "settings", compiles)
     monkeypatch.setattr(dispatch, "BACKENDS", (Triton(), Eager()))
     monkeypatch.setattr(calls, "_ready", {})
     monkeypatch.setattr(front, "_checked", {})

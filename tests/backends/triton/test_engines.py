@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from transfuse.backends.triton import Triton, versions
+from transfuse.backends.triton import Triton, installed
 from transfuse.backends.triton.engines import ordered
 from transfuse.backends.triton.engines.contract import Task, Unsuited
 from transfuse.backends.triton.engines.portable.convolve_launch import Portable
@@ -28,7 +28,7 @@ STRIP, WINDOW = "hopper_strip", "hopper_window"
 @pytest.fixture(autouse=True)
 def _any_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled here, so every Triton will do."""
-    monkeypatch.setattr(versions, "ANY_ROW", True)
+    monkeypatch.setattr(installed, "any_row", lambda: True)
 
 
 def served(slug: str, arithmetic: str, capability: int = 90) -> Any:

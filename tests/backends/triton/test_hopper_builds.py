@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from transfuse.backends.legs import memory_format
 from transfuse.backends.triton import Triton, calls
 from transfuse.backends.triton.gpu import Gpu
-from transfuse.backends.triton.versions import ANY_ROW
+from transfuse.backends.triton.installed import any_row
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
@@ -72,12 +72,12 @@ def built(chain: Chain, problem: Problem) -> tuple[set[str], set[tuple[str, str]
     made = calls.prepare(chain, plan, x, weight, operands, out, None, gpu).launch_plan
     memory = [x, weight, out, *operands.values()]
     memory += [torch.empty(n, dtype=kind, device="meta") for _, n, kind in made.scratch]
-    hopper = [each for each in made.launches if each.kernel.__name__ in KERNELS]
-    builds = {(each.kernel.__name__, each.build(memory, gpu.capability).key) for each in hopper}
+    hopper = [each for each in made.launches if each.kernel.name in KERNELS]
+    builds = {(each.kernel.name, each.build(memory, gpu.capability).key) for each in hopper}
     return {served.engine for served in made.served}, builds
 
 
-@pytest.mark.skipif(not ANY_ROW, reason="Gluon views no rows from any one on: see versions")
+@pytest.mark.skipif(not any_row(), reason="Gluon views no rows from any one on")
 @pytest.mark.parametrize(
     ("name", "layout"),
     [

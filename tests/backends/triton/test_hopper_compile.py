@@ -29,14 +29,15 @@ from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noq
 )
 from transfuse.backends.triton.epilogue.op_table import OpTable  # noqa: E402
 from transfuse.backends.triton.epilogue.records import Epilogue  # noqa: E402
+from transfuse.backends.triton.installed import any_row  # noqa: E402
 from transfuse.backends.triton.lower import Part  # noqa: E402
 from transfuse.backends.triton.strides import CHANNELS, WIDTH  # noqa: E402
 from transfuse.backends.triton.tap_table import TapTable  # noqa: E402
-from transfuse.backends.triton.versions import ANY_ROW, FUSING  # noqa: E402
 from transfuse.geometry import Axis  # noqa: E402
 
+FUSING = {"enable_fp_fusion": True}
 TARGET = GPUTarget("cuda", 90, 32)
-strips = pytest.mark.skipif(not ANY_ROW, reason="Gluon views no rows from any one on: see versions")
+strips = pytest.mark.skipif(not any_row(), reason="Gluon views no rows from any one on")
 SOFTMAX = ("add", "softmax", "add", "sigmoid")
 VALUE, SLOPE, ZERO = Part("x"), Part("tensor"), Part("number")
 PRELU = Part(

@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from transfuse.backends.triton import lower, versions
+from transfuse.backends.triton import installed, lower
 from transfuse.backends.triton.draft import Draft, Lying
 from transfuse.backends.triton.engines import ordered
 from transfuse.backends.triton.engines.portable.tiling import heuristic
@@ -28,7 +28,7 @@ PLAIN, SOFTMAX, POOL, NORM, MAX = OPERATORS
 @pytest.fixture(autouse=True)
 def _any_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled here, so every Triton will do."""
-    monkeypatch.setattr(versions, "ANY_ROW", True)
+    monkeypatch.setattr(installed, "any_row", lambda: True)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def planned(chain: Chain, problem: Problem, capability: int = 90, real: bool = F
 
 
 def kernels(found: LaunchPlan) -> str:
-    return " ".join(launch.kernel.__name__ for launch in found.launches)
+    return " ".join(launch.kernel.name for launch in found.launches)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_where_gluon_has_no_such_views_portable_kernels_serve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The loop of windows is not concerned: its boxes lie side by side."""
-    monkeypatch.setattr(versions, "ANY_ROW", False)
+    monkeypatch.setattr(installed, "any_row", lambda: False)
     for slug, names, engine in (
         (PLAIN, "pack convolve convolve_carefully", "portable"),
         (SOFTMAX, "pack convolve convolve_carefully", "portable"),
@@ -145,14 +145,14 @@ def test_where_it_is_stored_the_loop_of_strips_serves_all_the_same(
     made = planned(chain, problem, real=True)
     kinds = [torch.float16] * 3 + [dtype for _, _, dtype in made.scratch]
     builds = made.build([torch.empty(1, dtype=kind, device="meta") for kind in kinds], 90)
-    (strip,) = (each.key for each in builds if each.kernel.__name__ == "convolve_strip")
+    (strip,) = (each.key for each in builds if each.kernel.name == "convolve_strip")
     asked: list[str] = []
 
     def find(key: str) -> Any:
         asked.append(key)
         return "an entry" if key == strip else None
 
-    monkeypatch.setattr(versions, "ANY_ROW", False)
+    monkeypatch.setattr(installed, "any_row", lambda: False)
     monkeypatch.setattr(shelves, "find", find)
     again = planned(chain, problem, real=True)
     assert kernels(again) == kernels(made)
@@ -171,8 +171,8 @@ def test_weights_of_the_next_slot_are_not_met(line: str, dtype: str) -> None:
     problem = Problem.parse(f"{line} {dtype}")
     found = planned(Chain(conv_transpose(2)), problem, real=True)
     for launch in found.launches:
-        if launch.kernel.__name__ == "convolve_strip":
-            given = dict(zip(launch.kernel.arg_names, launch.arguments, strict=True))
+        if launch.kernel.name == "convolve_strip":
+            given = dict(zip(launch.kernel.function.arg_names, launch.arguments, strict=True))
             kept, depth = given["kept"], given["C"].depth
             careful = kernels(found).endswith(" convolve_carefully")
             assert kept % depth == 0 or careful, (kept, depth)

@@ -14,8 +14,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from transfuse.backends.triton import driver, parameters
 from transfuse.backends.triton.build import Strange
+from transfuse.backends.triton.installed import any_row
 from transfuse.backends.triton.parameters import ParameterBuffers
-from transfuse.backends.triton.versions import ANY_ROW
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
 from transfuse.stages import conv_transpose, sigmoid
@@ -61,10 +61,10 @@ def case(slug: str, arithmetic: str) -> dict[str, Any]:
 
 
 SMALL_KERNELS = (
-    "pack convolve_strip convolve_carefully" if ANY_ROW else "pack convolve convolve_carefully"
+    "pack convolve_strip convolve_carefully" if any_row() else "pack convolve convolve_carefully"
 )
 JOBS: dict[str, tuple[dict[str, Any], str, int]] = {
-    "small": (SMALL, SMALL_KERNELS, 3 if ANY_ROW else 2),
+    "small": (SMALL, SMALL_KERNELS, 3 if any_row() else 2),
     "an input in place": (
         SMALL | {"problem": Problem.parse("n1 ci16 co5 i8x8 k2 s2 fp16")},
         "pack_phases multiply",
@@ -74,7 +74,7 @@ JOBS: dict[str, tuple[dict[str, Any], str, int]] = {
         case(SOFTMAX, "tf32"),
         *(
             ("pack convolve_strip convolve_carefully", 3)
-            if ANY_ROW
+            if any_row()
             else ("pack convolve convolve_carefully", 2)
         ),
     ),

@@ -1,6 +1,6 @@
 """The GPU backend: Triton kernels for any NVIDIA GPU from sm_80 on.
 
-Triton is imported when a tensor on a GPU is first seen, not before.
+Triton is imported when a kernel is first compiled, not before: with stored ones, never.
 """
 
 from collections.abc import Mapping, Sequence
@@ -181,7 +181,7 @@ _declined: dict[tuple[Chain, Problem], Verdict] = {}
 
 @cache
 def _calls() -> Any:
-    """The module that imports Triton; asked for at each call, and so kept."""
+    """The module of calls, imported with the first of them; asked for at each, and so kept."""
     from transfuse.backends.triton import calls
 
     return calls

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from triton import knobs
 
 from transfuse.backends.legs import memory_format
 from transfuse.backends.triton import Triton, calls, machine_code
@@ -58,6 +57,8 @@ def one(wanted: Wanted, folder: Path) -> Compiled:
     try:
         found = {each.key: each for each in builds(wanted)}
         missing = [e for key, e in found.items() if not shelves.place(folder, key).exists()]
+        from triton import knobs
+
         with knobs.compilation.scope():
             # Lines of sources are half of a file, and tell where these lay when it was made.
             knobs.compilation.disable_line_info = True

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import triton
-
-from transfuse.backends.triton import versions
+from transfuse.backends.triton import installed
+from transfuse.backends.triton.arguments import Memory, filled
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.miscompiles import spills_over
+from transfuse.backends.triton.specialised import Pair, specialised
 from transfuse.backends.triton.store import key
 from transfuse.backends.triton.store.entry import Entry
-from transfuse.backends.triton.versions import Specialised
 from transfuse.errors import Declined
 
 
@@ -21,20 +21,34 @@ class Strange(Exception):
 
 @dataclass(frozen=True)
 class Build:
-    """A kernel with its arguments as they are seen when it is compiled."""
+    """A kernel with its arguments, and as they are seen when it is compiled."""
 
-    kernel: Any
+    kernel: Kernel
     capability: int
-    specialised: Specialised
+    arguments: tuple[Any, ...]
+    memory: tuple[Memory, ...]
+    options: Mapping[str, Any]
+    seen: tuple[Pair, ...]
     key: str
 
     @classmethod
     def of(
-        cls, kernel: Any, arguments: Sequence[Any], options: Mapping[str, Any], capability: int
+        cls,
+        kernel: Kernel,
+        arguments: Sequence[Any],
+        memory: Sequence[Memory],
+        options: Mapping[str, Any],
+        capability: int,
     ) -> "Build":
-        found = versions.specialised(kernel, arguments, options, capability)
-        name = key.key(kernel, f"sm_{capability}", found.given, dict(options))
-        return cls(kernel, capability, found, name)
+        """For tensors by number that are such ``memory``."""
+        seen = specialised(kernel, arguments, memory)
+        name = key.key(kernel, f"sm_{capability}", seen, dict(options))
+        return cls(kernel, capability, tuple(arguments), tuple(memory), options, seen, name)
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """The type of each argument, a tuple for a tuple."""
+        return tuple(kind for kind, _ in self.seen)
 
     @cached_property
     def compiled(self) -> Any:
@@ -42,14 +56,16 @@ class Build:
 
         ``Declined`` where it cannot, or where its code is known to be wrong.
         """
-        fault = versions.uncompilable(self.kernel)
+        fault = installed.uncompilable(self.kernel)
         if fault:
             raise Declined(fault)
-        source, options = self.specialised.source, self.specialised.options.__dict__
-        found = triton.compile(source, target=versions.target(self.capability), options=options)
+        from transfuse.backends.triton import versions
+
+        given = filled(self.arguments, self.memory)
+        found = versions.compiled(self.kernel.function, given, self.options, self.capability)
         if spills_over(found.asm["ptx"]):
             raise Declined(
-                f"Triton {triton.__version__} makes wrong code of {self.kernel.__name__}: two "
+                f"Triton {installed.version()} makes wrong code of {self.kernel.name}: two "
                 "shifts packed into one, where the lower may spill over"
             )
         return found
@@ -74,7 +90,7 @@ class Build:
             key=self.key,
             name=known.name,
             architecture=f"sm_{self.capability}",
-            triton=triton.__version__,
+            triton=installed.version(),
             shared=known.shared,
             warps=known.num_warps,
             descriptors=tuple(self._descriptors(known.tensordesc_meta)),
@@ -83,8 +99,10 @@ class Build:
 
     def _descriptors(self, metas: Sequence[Any] | None) -> list[dict[str, Any]]:
         """How each descriptor is passed."""
+        from transfuse.backends.triton import versions
+
         ranks = [kind.partition("[")[2].partition("]")[0].count(",") + 1
-                 for kind in self.specialised.signature
+                 for kind in self.signature
                  if isinstance(kind, str) and kind.startswith("tensordesc")]  # fmt: skip
         if not metas:
             return [{"words": versions.words(rank)} for rank in ranks]

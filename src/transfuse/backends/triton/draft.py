@@ -7,14 +7,15 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
+from transfuse.backends.triton.arguments import UNREAD, All, Scalar
 from transfuse.backends.triton.engines.workload import Workload, workload_of
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.epilogue.records import Destination, Epilogue, Gathered
 from transfuse.backends.triton.gpu import Gpu
-from transfuse.backends.triton.launch import UNREAD, All, Launch
+from transfuse.backends.triton.kernel import Kernel
+from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import Lowered, Segment
 from transfuse.backends.triton.packing.packed_layout import Copies
 from transfuse.backends.triton.strides import Five, Order, Three, inner, three, wide
@@ -23,7 +24,8 @@ from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem, Shape
 from transfuse.stages.actions import Pool
 
-ACC = {"fp32": tl.float32, "fp16": tl.float32, "bf16": tl.float32, "fp64": tl.float64}
+ACC = Scalar("float32")
+WIDE = Scalar("float64")
 X, WEIGHT, OUT, OPERANDS = range(4)
 """Tensors of a call by number; operands follow in the order of their names, then the scratch."""
 
@@ -101,7 +103,8 @@ class Draft:
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
         self.packed: dict[Copies, PackedCopies] = {}
-        self.acc, self.written = ACC[core.dtype], lying.written or ELEMENTS[core.dtype].dtype
+        self.acc = WIDE if core.dtype == "fp64" else ACC
+        self.written = lying.written or ELEMENTS[core.dtype].dtype
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
 
     def copy(self) -> "Draft":
@@ -134,7 +137,7 @@ class Draft:
             return f"it multiplies tf32, fp16 and bf16, not {self.core.arithmetic}"
         return ""
 
-    def add(self, kernel: Any, programs: int, arguments: list[Any], **options: Any) -> None:
+    def add(self, kernel: Kernel, programs: int, arguments: list[Any], **options: Any) -> None:
         """One more launch."""
         self.launches.append(Launch(kernel, programs, arguments, options))
 

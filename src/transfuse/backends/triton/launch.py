@@ -2,104 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 from torch import Tensor
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as StripDescriptor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
+from transfuse import settings
+from transfuse.backends.triton.arguments import Boxes, Memory, filled
 from transfuse.backends.triton.build import Build
-from transfuse.backends.triton.versions import FUSING, mend_interpreter
-
-UNREAD = 0
-"""The number of a tensor that is always there, for a parameter that is not looked at."""
-
-NO_MORE = 0
-"""The argument ``more`` of Hopper's kernels: rounds of a loop after its first, which no compiler is
-to know to be none (``strip_kernel.consume`` says why)."""
-
-
-@dataclass(frozen=True)
-class At:
-    """The tensor of that number."""
-
-    number: int
-
-    def of(self, memory: Sequence[Any]) -> Any:
-        return memory[self.number]
-
-
-@dataclass(frozen=True)
-class All:
-    """The tensors of these numbers; one that is not looked at where there are none."""
-
-    numbers: tuple[int, ...]
-
-    def of(self, memory: Sequence[Any]) -> Any:
-        return tuple([memory[number] for number in self.numbers]) or (memory[UNREAD],)
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Memory under an address, as far as a descriptor looks at it."""
-
-    address: int
-    dtype: Any
-
-    def data_ptr(self) -> int:
-        return self.address
-
-
-@dataclass
-class Boxes:
-    """A tensor to be read in boxes; with a ``layout``, boxes that lie swizzled in shared memory.
-
-    It is dense, or has its ``own_strides``. Memory is used again and again under the same few
-    addresses: descriptors are kept by them.
-    """
-
-    number: int
-    sizes: tuple[int, ...]
-    box: tuple[int, ...]
-    layout: Any = None
-    own_strides: tuple[int, ...] = ()
-    kept: dict[int, Any] = field(default_factory=dict)
-    dtype: Any = None
-
-    def of(self, memory: Sequence[Any]) -> Any:
-        base = memory[self.number]
-        if isinstance(base, Tensor):
-            self.dtype = base.dtype
-            return self._descriptor(base)
-        found = self.kept.get(base)
-        if found is None:
-            if len(self.kept) > 64:
-                self.kept.clear()
-            found = self.kept[base] = self._descriptor(Memory(base, self.dtype))
-        return found
-
-    @property
-    def strides(self) -> list[int]:
-        dense = [prod(self.sizes[i + 1 :]) for i in range(len(self.sizes))]
-        return list(self.own_strides) or dense
-
-    def _descriptor(self, base: Any) -> Any:
-        sizes, box = list(self.sizes), list(self.box)
-        if self.layout is None:
-            return TensorDescriptor(base, sizes, self.strides, box)
-        return StripDescriptor(base, sizes, self.strides, box, self.layout)
+from transfuse.backends.triton.kernel import Kernel
 
 
 @dataclass
 class Launch:
     """A kernel with its arguments; those that differ from call to call are filled in.
 
-    It is built from tensors. Later launches take addresses: Triton's own look at its arguments
-    would cost more than all else.
+    It is built for tensors. Later launches take addresses: Triton's own look at its arguments would
+    cost more than all else.
     """
 
-    kernel: Any
+    kernel: Kernel
     programs: int
     arguments: list[Any]
     options: dict[str, Any] = field(default_factory=dict)
@@ -107,22 +28,25 @@ class Launch:
     def __post_init__(self) -> None:
         self.built: Build | None = None
         self.run: Any = None
-        self.open = [
-            (at, each)
-            for at, each in enumerate(self.arguments)
-            if isinstance(each, At | All | Boxes)
-        ]
 
     def build(self, tensors: Sequence[Tensor], capability: int) -> Build:
         """What is to be compiled for tensors such as these; it is what later launches are of."""
-        options = FUSING | self.options
-        self.built = Build.of(self.kernel, self._filled(tensors), options, capability)
+        # From 3.9 on Triton warns where it is not told, and has to guess.
+        options = {"enable_fp_fusion": settings.fuses_products()} | self.options
+        memory = [Memory.like(each) for each in tensors]
+        for each in self.arguments:
+            if isinstance(each, Boxes):
+                each.dtype = memory[each.number].dtype
+        self.built = Build.of(self.kernel, self.arguments, memory, options, capability)
         return self.built
 
     def interpret(self, tensors: Sequence[Tensor]) -> None:
         """Run in Triton's interpreter."""
+        from transfuse.backends.triton.versions import mend_interpreter
+
         mend_interpreter()
-        self.kernel[self.programs, 1, 1](*self._filled(tensors), **self.options)
+        run = self.kernel.function[self.programs, 1, 1]
+        run(*filled(self.arguments, tensors), **self.options)
 
     def by_triton(self) -> Callable[[Sequence[int], int], None]:
         """Triton's own launcher, which looks at each argument every time: for addresses, a stream.
@@ -132,10 +56,4 @@ class Launch:
         if self.run is None:
             assert self.built is not None
             self.run = self.built.compiled[self.programs, 1, 1]
-        return lambda addresses, stream: self.run(*self._filled(addresses), stream=stream)
-
-    def _filled(self, memory: Sequence[Any]) -> list[Any]:
-        arguments = self.arguments.copy()
-        for at, each in self.open:
-            arguments[at] = each.of(memory)
-        return arguments
+        return lambda addresses, stream: self.run(*filled(self.arguments, addresses), stream=stream)

@@ -11,6 +11,7 @@ launches as it always does: a line in the log says why.
 
 import ctypes
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +19,14 @@ from struct import Struct
 from typing import Any
 
 from torch import Tensor
-from triton import knobs
 
 from transfuse.backends.triton import driver, machine_code
+from transfuse.backends.triton.arguments import UNREAD, All, At, Boxes
 from transfuse.backends.triton.build import Build, Strange
 from transfuse.backends.triton.driver import MAP
-from transfuse.backends.triton.launch import UNREAD, All, At, Boxes, Launch
+from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.machine_code import Loaded
+from transfuse.backends.triton.specialised import STATIC
 from transfuse.log import once
 
 PLACES = 32
@@ -60,10 +62,10 @@ def values(build: Build, loaded: Loaded, arguments: Sequence[Any]) -> Iterator[A
                 yield from flat(*each)
         elif isinstance(value, Boxes):
             yield from described(value, next(descriptors))
-        elif kind != "constexpr":
+        elif kind != STATIC:
             yield value
 
-    for kind, value in zip(build.specialised.signature, arguments, strict=True):
+    for kind, value in zip(build.signature, arguments, strict=True):
         yield from flat(kind, value)
 
 
@@ -241,7 +243,7 @@ class ParameterBuffers:
         for call in buffer.calls:
             code = call()
             if code:
-                self._again(code, call, self.launches[buffer.calls.index(call)].kernel.__name__)
+                self._again(code, call, self.launches[buffer.calls.index(call)].kernel.name)
         buffer.home.append(buffer)
 
     def _buffer(self, given: Sequence[int], base: int, stream: int) -> ParameterBuffer:
@@ -264,5 +266,8 @@ class ParameterBuffers:
 
 def watched() -> bool:
     """Whether somebody is to be told of launches, such as a profiler: Triton tells them."""
+    knobs = sys.modules.get("triton.knobs")
+    if knobs is None:  # nobody has asked Triton for anything
+        return False
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))

@@ -4,8 +4,8 @@ from collections.abc import Sequence as Some
 
 import torch
 from torch import Tensor
-from triton import knobs
 
+from transfuse import settings
 from transfuse.backends.triton import machine_code
 from transfuse.backends.triton.build import Build
 from transfuse.backends.triton.gpu import aimed, capability
@@ -66,7 +66,7 @@ class Sequence:
         memory = list(tensors)
         for at, size, dtype in self.scratch:
             memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
-        if knobs.runtime.interpret:
+        if settings.interpreted():
             for launch in self.launches:
                 launch.interpret(memory)
             return False

@@ -1,7 +1,9 @@
-"""What the versions of Triton do not agree on: all else is written in what they have in common."""
+"""What the versions of Triton do not agree on: all else is written in what they have in common.
+
+For what is compiled or interpreted: this imports Triton, and all of it.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -15,24 +17,6 @@ from triton.experimental.gluon.language import shared_memory_descriptor
 from triton.experimental.gluon.language.nvidia.hopper import tma
 from triton.runtime.jit import create_function_from_signature
 
-FUSING = {"enable_fp_fusion": knobs.language.default_fp_fusion}
-"""Whether products are added in one rounding: 3.9 warns where it is not told, and has to guess."""
-
-ANY_ROW = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8)
-"""Whether Gluon views shared memory from any row on, as ``strip_kernel.py`` does. From 3.8 on a
-view is no larger than what it is a view of: that kernel does not compile, and 3.8 ends the process.
-"""
-
-
-def uncompilable(kernel: Any) -> str:
-    """Why this version does not compile a kernel; empty where it does."""
-    if ANY_ROW or kernel.__name__ != "convolve_strip":
-        return ""
-    return (
-        f"Triton {triton.__version__} has no view of shared memory from any row on, and does not "
-        f"compile {kernel.__name__}"
-    )
-
 
 def _named(holder: Any, *names: str) -> Any:
     """The first of these names that there is."""
@@ -42,20 +26,6 @@ def _named(holder: Any, *names: str) -> Any:
 # Gluon, as kernels call it: the names of 3.9, then those before.
 reinterpret = _named(shared_memory_descriptor, "reinterpret", "_reinterpret")
 async_load = _named(tma, "async_load", "async_copy_global_to_shared")
-
-
-@dataclass(frozen=True)
-class Specialised:
-    """A kernel with its arguments as Triton sees them: ``source`` and ``options`` compile it.
-
-    ``signature``: the type of each argument, ``constexpr`` where it is compiled in, a tuple for a
-    tuple. ``given``: the same with what is known of each, values and alignments.
-    """
-
-    source: Any
-    options: Any
-    signature: tuple[Any, ...]
-    given: tuple[Any, ...]
 
 
 _binders: dict[tuple[int, int], Any] = {}
@@ -76,10 +46,10 @@ def target(capability: int) -> GPUTarget:
     return GPUTarget("cuda", capability, 32)
 
 
-def specialised(
+def compiled(
     kernel: Any, arguments: Sequence[Any], options: Mapping[str, Any], capability: int
-) -> Specialised:
-    """What Triton's own way to call a kernel makes of arguments, for a GPU that need not be there.
+) -> Any:
+    """What Triton's own way to call a kernel compiles, for a GPU that need not be there.
 
     That way asks Triton's driver which GPU is there, and to make that driver takes a C compiler.
     """
@@ -89,7 +59,7 @@ def specialised(
     parsed, signature, constants, attributes = kernel._pack_args(backend, given, bound, found, rest)
     kind = GluonASTSource if kernel.is_gluon() else ASTSource
     source = kind(kernel, signature, constants, attributes)
-    return Specialised(source, parsed, tuple(signature.values()), tuple(found))
+    return triton.compile(source, target=target(capability), options=parsed.__dict__)
 
 
 def map_type(meta: Any) -> int:

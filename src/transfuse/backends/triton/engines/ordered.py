@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from transfuse.backends.triton import versions
+from transfuse.backends.triton import installed
 from transfuse.backends.triton.engines.contract import Engine, Task, Unsuited
 from transfuse.backends.triton.engines.gemm.gemm_launch import Gemm
 from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip
@@ -43,12 +43,12 @@ def missing(engine: Engine, task: Task, tiles: Any) -> str:
 
     What this version of Triton does not compile, another may have compiled into the store.
     """
-    if versions.ANY_ROW:
+    if installed.any_row():
         return ""
     trial = replace(task, draft=task.draft.copy())
     engine.emit(trial, tiles)
     for launch in trial.draft.launches[len(task.draft.launches) :]:
-        why = versions.uncompilable(launch.kernel)
+        why = installed.uncompilable(launch.kernel)
         if why and shelves.find(launch.build(*trial.draft.likeness()).key) is None:
             return f"{why}; nor is one stored"
     return ""

@@ -1,10 +1,12 @@
 """Partials of a statistic joined, in a fixed order."""
 
+from transfuse.backends.triton.arguments import All, At
 from transfuse.backends.triton.draft import Draft, Partials
 from transfuse.backends.triton.epilogue.op_table import thirds
-from transfuse.backends.triton.epilogue.statistics_kernel import merge
-from transfuse.backends.triton.launch import All, At
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.lower import stepped
+
+MERGE = Kernel("epilogue.statistics_kernel", "merge", static=3, at_run_time=True)
 
 
 def add(draft: Draft, at: int, fast: Partials, careful: Partials, wild: int | None = None) -> None:
@@ -25,5 +27,5 @@ def add(draft: Draft, at: int, fast: Partials, careful: Partials, wild: int | No
         None if wild is None else At(wild), At(halves[0]), At(halves[1]), numbers, All(running),
         statistic.kind, block, bool(running),
     ]  # fmt: skip
-    draft.add(merge, count, given, num_warps=max(1, min(4, block // 64)))
+    draft.add(MERGE, count, given, num_warps=max(1, min(4, block // 64)))
     draft.statistics[at] = halves

@@ -2,15 +2,17 @@
 
 from math import prod
 
+from transfuse.backends.triton.arguments import At
 from transfuse.backends.triton.draft import Draft, Place, kind_of, numbers, spread_strides
 from transfuse.backends.triton.epilogue import statistics_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.epilogue.records import StoredEpilogue, StoredSizes
-from transfuse.backends.triton.epilogue.stored_kernel import finish
-from transfuse.backends.triton.launch import At
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.lower import MOST_ELEMENTS, Segment, power, stepped
 from transfuse.backends.triton.strides import Order, inner, three, wide
 from transfuse.backends.triton.told import all_told, divisor, told
+
+FINISH = Kernel("epilogue.stored_kernel", "finish", static=2)
 
 REGISTERS = 64
 """Of a thread: with more, too few programs share a multiprocessor to keep its memory busy."""
@@ -79,6 +81,6 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     options = {"num_warps": warps}
     if draft.item < 8 and warps <= 8:
         options["maxnreg"] = REGISTERS
-    draft.add(finish, batch * groups * tiles, given, **options)
+    draft.add(FINISH, batch * groups * tiles, given, **options)
     if each.late is not None:
         statistics_launch.add(draft, each.late, gathered, gathered)

@@ -4,9 +4,10 @@ from math import prod
 
 import torch
 
+from transfuse.backends.triton.arguments import At
 from transfuse.backends.triton.draft import WEIGHT, Draft, PackedCopies, X, kind_of, numbers
 from transfuse.backends.triton.epilogue.op_table import OpArguments
-from transfuse.backends.triton.launch import At
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.lower import TileOp, power
 from transfuse.backends.triton.packing.packed_layout import (
     PADDED,
@@ -18,12 +19,13 @@ from transfuse.backends.triton.packing.packed_layout import (
     block_of,
     unit_of,
 )
-from transfuse.backends.triton.packing.packing_kernel import pack
 from transfuse.backends.triton.strides import CHANNELS, inner, three, wide
 from transfuse.backends.triton.tap_table import TapTable
 from transfuse.backends.triton.told import all_told, divisor, told
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Shape
+
+PACK = Kernel("packing.packing_kernel", "pack", static=3)
 
 REGISTERS = 80
 """Of a thread: with more, too few programs share a multiprocessor to keep its memory busy."""
@@ -49,7 +51,7 @@ def add(draft: Draft, tap_table: TapTable, copies: Copies) -> PackedCopies:
     ]  # fmt: skip
     # A pool reads much for what it writes: more warps wait for more of it at once.
     warps = 8 if draft.lowered.pool is not None else 4
-    draft.add(pack, programs + count, given, num_warps=warps, maxnreg=REGISTERS)
+    draft.add(PACK, programs + count, given, num_warps=warps, maxnreg=REGISTERS)
     return made
 
 

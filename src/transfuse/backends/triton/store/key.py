@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton.language as tl
+
+from transfuse.backends.triton.kernel import Kernel
 
 FOLDERS = (Path(__file__).parents[1], Path(__file__).parents[3] / "maths")
 """Whose sources count."""
 
 
-def key(kernel: Any, architecture: str, *given: Any) -> str:
+def key(kernel: Kernel, architecture: str, *given: Any) -> str:
     """The digest of a kernel for an architecture, with what it is given when it is compiled."""
-    name = f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"
-    parts = (sources(), name, architecture, text(given))
+    parts = (sources(), kernel.module, kernel.name, architecture, text(given))
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -35,9 +35,7 @@ def text(value: Any) -> str:
         return f"{_kind(value)}({', '.join(map(text, value))})"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{text(k)}: {text(value[k])}' for k in sorted(value))}}}"
-    if isinstance(value, tl.constexpr):
-        return text(value.value)
-    if isinstance(value, tl.dtype | torch.dtype):
+    if isinstance(value, torch.dtype):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
         members = (f"{each.name}={text(getattr(value, each.name))}" for each in fields(value))

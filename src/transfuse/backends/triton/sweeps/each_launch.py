@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import parts
 from transfuse.backends.triton.sweeps.blocks import Across, Axis, Laid, axes, laid, merged, widest
-from transfuse.backends.triton.sweeps.each_kernel import each
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.sweeps import Each, View
+
+EACH = Kernel("sweeps.each_kernel", "each", static=4)
 
 ELEMENTS = 2048
 """Of a block."""
@@ -28,7 +30,7 @@ def launches(sweep: Each, at: Callable[[int], int]) -> list[Launch]:
     found = _laid(views)
     arguments: list[Any] = [*given.arguments(found), found.block, expr, given.acc, len(views)]
     warps = found.block.rows.block * found.block.cols.block // 512
-    return [Launch(each, found.blocks, arguments, {"num_warps": warps})]
+    return [Launch(EACH, found.blocks, arguments, {"num_warps": warps})]
 
 
 def _laid(views: Sequence[View]) -> Laid:

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-from transfuse.backends.triton.launch import UNREAD, At, Launch
+from transfuse.backends.triton.arguments import UNREAD, At
+from transfuse.backends.triton.kernel import Kernel
+from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import Part, parts
 from transfuse.backends.triton.sweeps.blocks import (
     Across,
@@ -17,10 +19,12 @@ from transfuse.backends.triton.sweeps.blocks import (
     merged,
     widest,
 )
-from transfuse.backends.triton.sweeps.fold_kernel import fold, join
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.backends.triton.told import told
 from transfuse.sweeps import Fold, View
+
+FOLD = Kernel("sweeps.fold_kernel", "fold", static=3)
+JOIN = Kernel("sweeps.fold_kernel", "join", static=3)
 
 ELEMENTS = 2048
 """Of a block; half as many where they are twice as wide, in float64."""
@@ -91,7 +95,7 @@ def launches(
     if shares > 1:
         partials = At(memory(PARTIALS.get(kind, 1) * count * shares, given.dtype))
 
-    def launch(kernel: Any, which: Laid, programs: int) -> Launch:
+    def launch(kernel: Kernel, which: Laid, programs: int) -> Launch:
         arguments: list[Any] = [
             *given.arguments(which),
             partials,
@@ -102,10 +106,10 @@ def launches(
         ]
         return Launch(kernel, programs, arguments)
 
-    whole = [launch(fold, found, blocks * shares)]
+    whole = [launch(FOLD, found, blocks * shares)]
     if shares > 1:
         alone = laid(results, Across(kept, JOINED[0], even=False), Across([], JOINED[1]))
-        whole.append(launch(join, alone, alone.rows))
+        whole.append(launch(JOIN, alone, alone.rows))
     return whole
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import triton.language as tl
 
+from transfuse.backends.triton.arguments import All
+from transfuse.backends.triton.draft import ACC, WIDE
 from transfuse.backends.triton.epilogue.op_table import thirds
-from transfuse.backends.triton.launch import All
 from transfuse.backends.triton.sweeps.blocks import Laid
 from transfuse.sweeps import View
 
@@ -17,9 +17,7 @@ class LaunchArguments:
 
     def __init__(self, views: Sequence[View], at: Callable[[int], int]) -> None:
         double = any(view.dtype == torch.float64 for view in views)
-        self.dtype, self.acc = (
-            (torch.float64, tl.float64) if double else (torch.float32, tl.float32)
-        )
+        self.dtype, self.acc = (torch.float64, WIDE) if double else (torch.float32, ACC)
         self.pointers = All(tuple(at(view.slot) for view in views))
         self.numbers: list[float] = []
 

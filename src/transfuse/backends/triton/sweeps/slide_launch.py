@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass, replace
 from itertools import product
 from math import prod
 
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import Part, parts
 from transfuse.backends.triton.sweeps.blocks import (
@@ -21,10 +22,11 @@ from transfuse.backends.triton.sweeps.blocks import (
     widest,
 )
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
-from transfuse.backends.triton.sweeps.slide_kernel import slide
 from transfuse.backends.triton.told import told
 from transfuse.maths.expr import X, substituted
 from transfuse.sweeps import Fold, Slide, View
+
+SLIDE = Kernel("sweeps.slide_kernel", "slide", static=3)
 
 ELEMENTS = (256, 1024)
 """Of a block: where windows slide along its columns, and where they do not."""
@@ -108,7 +110,7 @@ def launches(sweep: Slide, at: Callable[[int], int]) -> list[Launch]:
     ints = tuple(tuple(map(told, astuple(window))) for window in windows)
     taps = (told(prod(window.kernel for window in windows)),)
     arguments = [*given.arguments(found), ints, taps, found.block, sliding, given.acc]
-    return [Launch(slide, found.blocks, arguments)]
+    return [Launch(SLIDE, found.blocks, arguments)]
 
 
 def folded(sweep: Slide) -> Fold | None:

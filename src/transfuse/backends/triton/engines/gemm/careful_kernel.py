@@ -8,6 +8,10 @@ that is not there is not multiplied. ``W`` is a ``PhaseWeights``, ``A`` an ``Epi
 import triton
 import triton.language as tl
 
+from transfuse.backends.triton.engines.gemm.gemm_records import (
+    CAREFUL_CHANNELS,
+    CAREFUL_POSITIONS,
+)
 from transfuse.backends.triton.engines.gemm.phases_kernel import tap_of
 from transfuse.backends.triton.engines.portable.convolve_kernel import not_finite
 from transfuse.backends.triton.epilogue.arithmetic import nearest_tf32
@@ -16,8 +20,8 @@ from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Op
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 from transfuse.backends.triton.told_kernel import parted, plain
 
-POSITIONS = tl.constexpr(64)
-CHANNELS = tl.constexpr(16)
+POSITIONS = tl.constexpr(CAREFUL_POSITIONS)
+CHANNELS = tl.constexpr(CAREFUL_CHANNELS)
 
 
 @triton.jit

@@ -6,21 +6,18 @@ from math import prod
 
 import torch
 
+from transfuse.backends.triton.arguments import At, Boxes
 from transfuse.backends.triton.draft import WEIGHT, Draft, X, gathered, numbers, spread_strides
 from transfuse.backends.triton.engines.contract import Task, Unsuited
-from transfuse.backends.triton.engines.gemm.careful_kernel import (
-    CHANNELS,
-    POSITIONS,
-    multiply_carefully,
-)
 from transfuse.backends.triton.engines.gemm.gemm_geometry import (
     Anchors,
     Source,
     copy_of,
     in_place,
 )
-from transfuse.backends.triton.engines.gemm.gemm_kernel import multiply
 from transfuse.backends.triton.engines.gemm.gemm_records import (
+    CAREFUL_CHANNELS,
+    CAREFUL_POSITIONS,
     CarefulSizes,
     GemmSizes,
     GemmTile,
@@ -28,11 +25,10 @@ from transfuse.backends.triton.engines.gemm.gemm_records import (
     PhaseWeightSizes,
 )
 from transfuse.backends.triton.engines.gemm.gemm_tiling import WARPS, GemmTiling, tiling
-from transfuse.backends.triton.engines.gemm.phases_kernel import pack_phases
 from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.epilogue.records import Destination
-from transfuse.backends.triton.launch import At, Boxes
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.lower import Segment, TileOp
 from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.packing.packed_layout import PADDED, Copies
@@ -40,6 +36,10 @@ from transfuse.backends.triton.strides import CHANNELS as CHANNEL_AXIS
 from transfuse.backends.triton.strides import Five, inner, three
 from transfuse.backends.triton.told import all_told, divisor, told
 from transfuse.elements import ELEMENTS
+
+MULTIPLY = Kernel("engines.gemm.gemm_kernel", "multiply", static=3)
+CAREFULLY = Kernel("engines.gemm.careful_kernel", "multiply_carefully", static=3)
+PACK = Kernel("engines.gemm.phases_kernel", "pack_phases", static=1)
 
 ROUNDED = {True: 4, False: 1}
 """Row blocks up to which inputs are rounded to tf32 on their way into each, by whether they have
@@ -116,7 +116,7 @@ class Gemm:
             destination(out.strides), tile, epilogue, draft.acc,
         ]  # fmt: skip
         programs = min(count, tiling.at_once * draft.gpu.multiprocessors)
-        draft.add(multiply, programs, given, num_warps=WARPS, num_stages=tiling.stages)
+        draft.add(MULTIPLY, programs, given, num_warps=WARPS, num_stages=tiling.stages)
         if weights is not None and anchors.leaves:
             careful(task, segment, anchors, source, number, weights)
 
@@ -320,7 +320,7 @@ def packed(draft: Draft, anchors: Anchors, tile: GemmTile) -> PackedPhases:
         rows=told(rows),
     )
     given = [At(WEIGHT), At(memory), At(wild), sizes, all_told(draft.weight_strides), layout]
-    draft.add(pack_phases, programs, given, num_warps=4)
+    draft.add(PACK, programs, given, num_warps=4)
     boxes = Boxes(memory, (anchors.taps, rows, kept), (1, tile.rows, tile.depth))
     return PackedPhases(layout, boxes, wild, programs)
 
@@ -337,8 +337,8 @@ def careful(
     draft, core, results = task.draft, task.draft.core, anchors.each("results")
     arguments = OpArguments(draft.spread)
     epilogue = draft.epilogue(segment, task.out, arguments)
-    blocks = -(-prod(results) // POSITIONS.value)
-    of_sample = blocks * -(-core.out_channels // CHANNELS.value)
+    blocks = -(-prod(results) // CAREFUL_POSITIONS)
+    of_sample = blocks * -(-core.out_channels // CAREFUL_CHANNELS)
     programs = core.batch * of_sample
     lies = draft.x_strides
     if source.copied:
@@ -365,4 +365,4 @@ def careful(
         numbers(arguments), spread_strides(arguments), sizes, destination(task.out.strides),
         weights.layout, epilogue, draft.acc,
     ]  # fmt: skip
-    draft.add(multiply_carefully, min(programs, 128), given, num_warps=4, num_stages=1)
+    draft.add(CAREFULLY, min(programs, 128), given, num_warps=4, num_stages=1)

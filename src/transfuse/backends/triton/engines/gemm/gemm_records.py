@@ -5,6 +5,9 @@ from typing import Any, NamedTuple
 
 from transfuse.backends.triton.strides import Three
 
+CAREFUL_POSITIONS, CAREFUL_CHANNELS = 64, 16
+"""Of a tile of the careful launch."""
+
 
 @dataclass(frozen=True)
 class GemmTile:

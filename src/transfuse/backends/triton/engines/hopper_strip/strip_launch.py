@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from transfuse.backends.triton.arguments import NO_MORE, At, Boxes
 from transfuse.backends.triton.draft import OUT, Draft, Partials, gathered, numbers
 from transfuse.backends.triton.engines.contract import Task, Unsuited
 from transfuse.backends.triton.engines.hopper_strip import strip_layout
-from transfuse.backends.triton.engines.hopper_strip.strip_kernel import convolve_strip
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
     Results,
     StripGeometry,
@@ -19,9 +19,11 @@ from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.epilogue import statistics_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.epilogue.records import Epilogue
-from transfuse.backends.triton.launch import NO_MORE, At, Boxes
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.packing.packed_layout import Copies
+
+CONVOLVE = Kernel("engines.hopper_strip.strip_kernel", "convolve_strip", static=3, at_run_time=True)
 
 SHORT, LONG = 256, 1024
 """Products of a sum: few, so that what follows takes longer; many, so that programs take long."""
@@ -135,7 +137,7 @@ class HopperStrip:
         ]  # fmt: skip
         programs = strip.programs(geometry, draft.gpu.multiprocessors)
         options = {"num_warps": 4} | ({"maxnreg": 128} if strip.consumers == 1 else {})
-        draft.add(convolve_strip, max(1, min(programs, tiles.tiles)), given, **options)
+        draft.add(CONVOLVE, max(1, min(programs, tiles.tiles)), given, **options)
         return partials
 
 

@@ -8,8 +8,8 @@ start. See ``strip_kernel.py``. Pure integers; nothing here imports Triton.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd, prod
-from typing import Any
 
+from transfuse.backends.triton.arguments import Swizzled
 from transfuse.backends.triton.engines.portable.tiling import used_rows
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.epilogue.records import Epilogue
@@ -170,13 +170,6 @@ class StripGeometry:
         return taps.pop() * -(-self.kept // depth) * len(self.taps) if len(taps) == 1 else 0
 
 
-def swizzled(row: int, itemsize: int, rank: int = 2) -> Any:
-    """How rows of that many bytes lie in shared memory: the tensor cores read them so."""
-    from triton.experimental.gluon.language import NVMMASharedLayout
-
-    return NVMMASharedLayout(row, itemsize * 8, rank)
-
-
 @dataclass(frozen=True)
 class StripTiling:
     """How a tile is laid out. ``axis`` is the one of channels."""
@@ -245,9 +238,9 @@ class StripTiling:
         return self.consumers * geometry.classes[0] * geometry.classes[1]
 
     @property
-    def layout(self) -> Any:
+    def layout(self) -> Swizzled:
         """How a strip lies in shared memory."""
-        return swizzled(self.swizzle, self.itemsize)
+        return Swizzled(self.swizzle, 8 * self.itemsize)
 
     def programs(self, geometry: StripGeometry, multiprocessors: int) -> int:
         """As many as run at once; a program that holds weights stays with its class."""

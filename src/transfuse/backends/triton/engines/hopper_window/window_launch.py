@@ -3,19 +3,22 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from transfuse.backends.triton.arguments import NO_MORE, At, Boxes, Swizzled
 from transfuse.backends.triton.draft import apart, kind_of, numbers
 from transfuse.backends.triton.engines.contract import Task, Unsuited
-from transfuse.backends.triton.engines.hopper_strip.strip_layout import swizzled
 from transfuse.backends.triton.engines.hopper_window import window_layout
-from transfuse.backends.triton.engines.hopper_window.window_kernel import convolve_window
 from transfuse.backends.triton.engines.hopper_window.window_layout import Rings, WindowGeometry
 from transfuse.backends.triton.engines.portable import convolve_launch, tiling
 from transfuse.backends.triton.engines.portable.tile import Tiled
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.epilogue import stored_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
-from transfuse.backends.triton.launch import NO_MORE, At, Boxes
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.packing import packing_launch
+
+CONVOLVE = Kernel(
+    "engines.hopper_window.window_kernel", "convolve_window", static=3, at_run_time=True
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class HopperWindow:
         shares = draft.between(alone.result, "batch", geometry.split)
         tiled = Tiled.of(work, tiles.portable, kind_of(task.segment.window))
         rows, packed, *_ = packing_launch.add(draft, work.tap_table, tiled.copies)
-        layouts = [swizzled(rings.swizzle, draft.item, rank) for rank in (5, 2)]
+        layouts = [Swizzled(rings.swizzle, 8 * draft.item, rank) for rank in (5, 2)]
         weights = tiled.copies.weight_sizes
         programs = geometry.tiles * geometry.split
         arguments = OpArguments()
@@ -86,7 +89,7 @@ class HopperWindow:
             At(shares.number), NO_MORE, programs, draft.tensors(arguments), numbers(arguments),
             *geometry.sizes(shares.strides, shares.part), geometry.pattern, rings, epilogue,
         ]  # fmt: skip
-        draft.add(convolve_window, min(draft.gpu.multiprocessors, programs), given, num_warps=4)
+        draft.add(CONVOLVE, min(draft.gpu.multiprocessors, programs), given, num_warps=4)
         if work.tap_table.leaves:
             convolve_launch.add_careful(draft, alone, shares, tiled)
         stored_launch.add(draft, rest, shares, task.out)

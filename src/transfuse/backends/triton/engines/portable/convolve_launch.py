@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from transfuse.backends.triton.arguments import At, Boxes
 from transfuse.backends.triton.draft import (
     Draft,
     Partials,
@@ -15,16 +16,18 @@ from transfuse.backends.triton.draft import (
 )
 from transfuse.backends.triton.engines.contract import Task
 from transfuse.backends.triton.engines.portable import tiling
-from transfuse.backends.triton.engines.portable.convolve_kernel import convolve, convolve_carefully
 from transfuse.backends.triton.engines.portable.tile import Multiply, Tiled
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.epilogue import statistics_launch, stored_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
-from transfuse.backends.triton.launch import At, Boxes
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.lower import Segment
 from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.told import told
 from transfuse.problem import Problem
+
+CONVOLVE = Kernel("engines.portable.convolve_kernel", "convolve", static=3)
+CAREFULLY = Kernel("engines.portable.convolve_kernel", "convolve_carefully", static=3)
 
 THIRD = 168
 """Registers of a thread where three programs of four warps share a multiprocessor. Where width
@@ -90,7 +93,7 @@ def add(
     joined = tile.form == "box" and tile.joined > 1 and segment.stores
     if joined and tiling.residents(tiled.work, tiles.warps) == 3:
         options["maxnreg"] = THIRD
-    draft.add(convolve, tiled.programs, given, **options)
+    draft.add(CONVOLVE, tiled.programs, given, **options)
 
 
 def add_careful(draft: Draft, segment: Segment, out: Place, fast: Tiled) -> tuple[Partials, int]:
@@ -106,7 +109,7 @@ def add_careful(draft: Draft, segment: Segment, out: Place, fast: Tiled) -> tupl
         told(copied), *_given(draft, segment, out, tiled, partials),
         Multiply(draft.acc, "", singly=True),
     ]  # fmt: skip
-    draft.add(convolve_carefully, min(tiled.programs, 128), given, num_warps=32, num_stages=1)
+    draft.add(CAREFULLY, min(tiled.programs, 128), given, num_warps=32, num_stages=1)
     return partials, wild
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from transfuse.backends.triton.arguments import Scalar
 from transfuse.backends.triton.engines.portable.tile_records import TileSizes
 from transfuse.backends.triton.engines.portable.tiling import (
     LEAST,
@@ -212,9 +213,13 @@ class Multiply:
     """How products are made: the type of sums, Triton's precision, and whether one by one, since a
     group has one channel, or weights may hold NaN or Inf."""
 
-    acc: Any
+    sums: Scalar
     dot: str
     singly: bool
+
+    @property
+    def acc(self) -> Any:
+        return self.sums.type
 
 
 def _tile(
