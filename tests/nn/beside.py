@@ -26,7 +26,7 @@ def stepped(
     """The result, and the gradients of a weighted sum of it by x and by all parameters."""
     module.zero_grad()
     x = x.detach().clone().requires_grad_()
-    y = (call or module)(x)
+    y = (module if call is None else call)(x)
     (y * integers(*y.shape, seed=9).to(y)).sum().backward()
     found = [x.grad, *(each.grad for each in module.parameters())]
     assert all(each is not None for each in found)

@@ -14,17 +14,20 @@ from transfuse.front import Size, call
 from transfuse.padding import Padding
 from transfuse.stages import Number
 
+Place = tuple[str, Module | None, str]
+"""A tensor's name in a chain, the module that owns it (None: the one called), its attribute there.
+"""
+
 
 class Told(NamedTuple):
     """What a module computes, but for the tensors.
 
-    ``operands``: for each tensor beside input and weight its name in the chain, the module that
-    owns it (None: this one) and the attribute it is there. ``names``: what a call gives by name.
+    ``places``: of all tensors but input and weight. ``names``: what a call gives by name.
     ``counting``: batch norms that count this batch.
     """
 
     chain: Chain
-    operands: tuple[tuple[str, Module | None, str], ...] = ()
+    places: tuple[Place, ...] = ()
     scalars: Mapping[str, Number] | None = None
     names: frozenset[str] = frozenset()
     counting: tuple[Module, ...] = ()
@@ -103,7 +106,7 @@ class Layer(Module):
         weight: Any = held["weight"] if "weight" in held else self.weight  # noqa: SIM401 as said
         operands: dict[str, Any] = {}
         for name, owner, key in places:
-            module = owner or self
+            module = self if owner is None else owner
             if key in module._parameters:
                 operands[name] = module._parameters[key]
             elif key in module._buffers:

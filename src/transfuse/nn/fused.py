@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.nn import Module, ModuleList
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -128,6 +129,8 @@ class FusedConvTranspose(Layer):
         return concat(modules[BEFORE]._modules.values(), modules[THEN]._modules.values())
 
     def _told(self) -> Told:
+        if is_dynamo_compiling():  # it sees by itself what may not change
+            return self._lifted()
         held = self._parameters
         bias = held["bias"] if "bias" in held else self.bias  # noqa: SIM401 it takes its time
         facts: list[object] = [bias is None]
@@ -162,12 +165,12 @@ class FusedConvTranspose(Layer):
             for key, value in stage.parameters()
             if isinstance(value, Tensor)
         ]
-        operands = tuple(
+        named = tuple(
             (name, owner, key) for name, (owner, key) in zip(tensors, places, strict=True)
         )
         names = {name for stage in chain.stages for name in stage.operands}
         counting = tuple(filter(_counts, self._children()))
-        return Told(chain, operands, None, frozenset(names - tensors.keys()), counting)
+        return Told(chain, named, None, frozenset(names - tensors.keys()), counting)
 
     def _stages(self, which: str) -> list[tuple[Stage, Module]]:
         modules: Any = self._modules[which]

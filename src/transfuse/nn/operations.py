@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 from torch.nn.init import _calculate_fan_in_and_fan_out
 
 from transfuse.chain import Chain
 from transfuse.front import Size
-from transfuse.nn.base import Layer, Told
+from transfuse.nn.base import Layer, Place, Told
 from transfuse.nn.layers import LAYERS
 from transfuse.operators import Operator
 from transfuse.operators.declaration import number
@@ -39,6 +39,7 @@ class Operation(Layer):
     operator: ClassVar[Operator]
     arguments: ClassVar[Signature]
     """Of the constructor, without ``self``."""
+    places: ClassVar[tuple[Place, ...]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         try:
@@ -97,7 +98,7 @@ class Operation(Layer):
                     tensor.fill_(1 if roles[name] in ONES else 0)
 
     def _told(self) -> Told:
-        return Told(self.operator.chain, _places(self.operator), self.scalars)
+        return Told(self.operator.chain, self.places, self.scalars)
 
     def _as_function(
         self,
@@ -124,11 +125,6 @@ class Operation(Layer):
 
 
 @cache
-def _places(operator: Operator) -> tuple[tuple[str, Module | None, str], ...]:
-    return tuple((name, None, name) for name in operator.operands)
-
-
-@cache
 def module_of(operator: Operator) -> type[Operation]:
     """The class whose modules hold an operator's weight and operands, and call it."""
     name = module_name(operator.slug)
@@ -143,6 +139,7 @@ def module_of(operator: Operator) -> type[Operation]:
         parameters=[own, *arguments.parameters.values()]
     )
     kind.__init__, kind.arguments = __init__, arguments
+    kind.places = tuple((name, None, name) for name in operator.operands)
     kind.__module__, kind.__qualname__ = "transfuse.nn", name
     kind.__doc__ = _document(operator, name, arguments)
     made: type[Operation] = kind

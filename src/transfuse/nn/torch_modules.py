@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import signature
 from operator import attrgetter
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Module
 
 from transfuse import stages
-from transfuse.stages import Stage
+from transfuse.stages import Function, Stage
 
 TENSORS = frozenset({"weight", "bias", "running_mean", "running_var", "num_batches_tracked"})
 """Attributes of torch's modules that are parameters or buffers; the others are plain values."""
@@ -197,19 +196,28 @@ class Row:
 
 class _Rows(dict[type, Row]):
     def __missing__(self, kind: type) -> Row:
-        if kind not in MAKERS:
-            known = ", ".join(each.__name__ for each in MAKERS)
-            name = f"{kind.__module__}.{kind.__qualname__}"
-            raise TypeError(f"{name} has no stage of the same meaning; torch.nn has these: {known}")
-        maker = MAKERS[kind]
-        names = tuple(signature(maker).parameters)
-        plain = [name for name in names if name not in TENSORS]
-        self[kind] = Row(
-            attrgetter(*plain) if plain else type,
-            lambda module: maker(**{name: getattr(module, name) for name in names}),
-        )
-        return self[kind]
+        known = ", ".join(each.__name__ for each in MAKERS)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        raise TypeError(f"{name} has no stage of the same meaning; torch.nn has these: {known}")
 
 
-ROWS = _Rows({Held: Row(attrgetter("stage"), Held.made)})
+def _row(maker: Callable[..., Stage | None]) -> Row:
+    names = _parameters(maker)
+    plain = [name for name in names if name not in TENSORS]
+    return Row(
+        attrgetter(*plain) if plain else type,
+        lambda module: maker(**{name: getattr(module, name) for name in names}),
+    )
+
+
+def _parameters(maker: Any) -> tuple[str, ...]:
+    """As ``inspect.signature`` has them, which asks much more of every one at import."""
+    if isinstance(maker, Function):
+        return tuple(maker.parameters)
+    names: tuple[str, ...] = maker.__code__.co_varnames
+    return names[: maker.__code__.co_argcount]
+
+
+ROWS = _Rows({kind: _row(maker) for kind, maker in MAKERS.items()})
 """By the class of a module; another one is refused by its name."""
+ROWS[Held] = Row(attrgetter("stage"), Held.made)
