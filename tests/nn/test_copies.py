@@ -91,6 +91,7 @@ def test_a_state_in_a_file(weights_only: bool, module: Module, tmp_path: Path) -
     assert same(stepped(fresh, X), stepped(module, X))
 
 
+@pytest.mark.long
 def test_a_module_in_a_new_process(tmp_path: Path) -> None:
     """Operators' modules are found by their names before anybody asked for them."""
     layer = MODULES["operator"]()

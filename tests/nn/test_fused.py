@@ -125,6 +125,42 @@ def test_names_are_what_a_call_gives() -> None:
             layer(X, **given)
 
 
+@pytest.mark.parametrize("name", ["input", "weight", "output_size", "self"])
+def test_names_of_a_call_itself_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' in .* is what a call of the module calls"):
+        FusedConvTranspose(4, 8, (3, 3), then=[stages.scale(name)])
+
+
+def test_names_may_be_those_of_the_modules_own_tensors() -> None:
+    layer = with_integers(
+        FusedConvTranspose(4, 8, (3, 3), then=[stages.add("bias"), stages.scale("factor")])
+    )
+    bias = integers(8, seed=3)
+    expected = F.conv_transpose2d(X, layer.weight, layer.bias + bias) * 3
+    assert layer(X, bias=bias, factor=3.0).equal(expected)
+
+
+def test_modules_stay_what_they_are() -> None:
+    norm = nn.GroupNorm(2, 8)
+    layer, other = (FusedConvTranspose(4, 8, (3, 3), then=[norm]) for _ in range(2))
+    assert layer.then[0] is other.then[0] is norm
+    layer(X).sum().backward()
+    assert norm.weight.grad is not None
+    assert nn.Sequential(layer, nn.ReLU()).state_dict()["0.then.0.weight"] is not None
+
+
+def test_torch_fx() -> None:
+    """A trace has the public function in it, and leaves nothing behind."""
+    layer, _ = decoder()
+    layer.eval()
+    x = torch.randn(3, 4, 5, 4, dtype=torch.float64)
+    layer.__dict__.pop("_kept")
+    traced = torch.fx.symbolic_trace(nn.Sequential(layer))
+    targets = [node.target for node in traced.graph.nodes]
+    assert targets.count(transfuse.conv_transpose) == 1
+    assert traced(x).equal(layer(x))
+
+
 def test_output_size() -> None:
     layer = with_integers(FusedConvTranspose(4, 8, (3, 3), 2, 1, 1, then=[nn.ReLU()]))
     for more in (0, 1):

@@ -33,6 +33,19 @@ class Told(NamedTuple):
     counting: tuple[Module, ...] = ()
 
 
+def attribute(module: Module, name: str) -> Any:
+    """An attribute; a parameter or a buffer as it lies in the module itself.
+
+    Python's way to these asks ``Module.__getattr__``. That takes as long as the checks of a small
+    call do, and ``torch.fx`` puts another in its place while it traces. Parametrizations, pruning
+    and replicas have tensors elsewhere, where Python finds them.
+    """
+    for held in (module._parameters, module._buffers):
+        if name in held:
+            return held[name]
+    return getattr(module, name)
+
+
 class Layer(Module):
     """A transposed convolution of torch's with another ``forward``; stands before torch's class.
 
@@ -100,19 +113,14 @@ class Layer(Module):
     ) -> Tensor:
         told = self._told()
         chain, places, scalars, names, counting = told
-        # Module.__getattr__ takes as long as the checks of a small call: it is asked only where
-        # tensors are no parameters, as with parametrizations, pruning and replicas.
-        held = self._parameters
-        weight: Any = held["weight"] if "weight" in held else self.weight  # noqa: SIM401 as said
+        # What ``attribute`` gives, in line: a small call would notice.
+        held: Any = self._parameters
+        weight = held["weight"] if "weight" in held else self.weight  # noqa: SIM401 as said
         operands: dict[str, Any] = {}
         for name, owner, key in places:
             module = self if owner is None else owner
-            if key in module._parameters:
-                operands[name] = module._parameters[key]
-            elif key in module._buffers:
-                operands[name] = module._buffers[key]
-            else:
-                operands[name] = getattr(module, key)
+            held = module._parameters if key in module._parameters else module._buffers
+            operands[name] = held[key] if key in held else getattr(module, key)
         if given or names:
             self._expect(names, given)
             chain = chain.bind({k: v for k, v in given.items() if not isinstance(v, Tensor)})
@@ -131,7 +139,7 @@ class Layer(Module):
                 self.dilation, self.groups, output_size,
             )  # fmt: skip
         for norm in counting:
-            norm._buffers["num_batches_tracked"].add_(1)  # type: ignore[union-attr]
+            attribute(norm, "num_batches_tracked").add_(1)
         return y
 
     def _expect(self, names: frozenset[str], given: Mapping[str, object]) -> None:

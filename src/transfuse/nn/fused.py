@@ -15,13 +15,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from transfuse.chain import Chain
 from transfuse.front import Size
 from transfuse.functions import conv_transpose
-from transfuse.nn.base import Layer, Told
+from transfuse.nn.base import Layer, Told, attribute
 from transfuse.nn.layers import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from transfuse.nn.torch_modules import RANKS, ROWS, Held
 from transfuse.padding import Padding
 from transfuse.stages import ConvTranspose, Number, Stage
 
 BEFORE, THEN = "before", "then"
+RESERVED = frozenset({"self", "input", "weight", "output_size"})
+"""Names of a call's own arguments, in calls and in messages."""
 
 
 class _Kept(NamedTuple):
@@ -154,7 +156,7 @@ class FusedConvTranspose(Layer):
         before, then = (self._stages(each) for each in (BEFORE, THEN))
         whole = Chain(
             *(stage for stage, _ in before),
-            ConvTranspose(self.rank, self.bias),
+            ConvTranspose(self.rank, attribute(self, "bias")),
             *(stage for stage, _ in then),
         )
         chain, tensors = whole.lift()
@@ -168,9 +170,14 @@ class FusedConvTranspose(Layer):
         named = tuple(
             (name, owner, key) for name, (owner, key) in zip(tensors, places, strict=True)
         )
-        names = {name for stage in chain.stages for name in stage.operands}
+        names = {name for stage in chain.stages for name in stage.operands} - tensors.keys()
+        for name in sorted(names & RESERVED):
+            raise ValueError(
+                f"{name!r} in {chain} is what a call of the module calls an argument of its own; "
+                "call it by another name"
+            )
         counting = tuple(filter(_counts, self._children()))
-        return Told(chain, named, None, frozenset(names - tensors.keys()), counting)
+        return Told(chain, named, None, frozenset(names), counting)
 
     def _stages(self, which: str) -> list[tuple[Stage, Module]]:
         modules: Any = self._modules[which]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import Module
 
 from transfuse import stages
+from transfuse.nn.base import attribute
 from transfuse.stages import Function, Stage
 
 TENSORS = frozenset({"weight", "bias", "running_mean", "running_var", "num_batches_tracked"})
@@ -37,7 +38,7 @@ class Held(Module):
 
     def made(self) -> Stage:
         """The stage with the tensors of now."""
-        return self.stage.with_parameters({key: getattr(self, key) for key in self.own})
+        return self.stage.with_parameters({key: attribute(self, key) for key in self.own})
 
     def extra_repr(self) -> str:
         return str(self.made())
@@ -206,7 +207,7 @@ def _row(maker: Callable[..., Stage | None]) -> Row:
     plain = [name for name in names if name not in TENSORS]
     return Row(
         attrgetter(*plain) if plain else type,
-        lambda module: maker(**{name: getattr(module, name) for name in names}),
+        lambda module: maker(**{name: attribute(module, name) for name in names}),
     )
 
 
