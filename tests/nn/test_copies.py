@@ -67,6 +67,7 @@ COPIES: dict[str, Callable[[Module], Module]] = {
 @pytest.mark.parametrize("how", COPIES)
 def test_a_copy_is_the_same_and_apart(how: str, module: Module) -> None:
     other = COPIES[how](module)
+    assert vars(other).keys() == vars(module).keys() - {"_kept"}
     assert type(other) is type(module)
     assert repr(other) == repr(module)
     assert same(stepped(other, X), stepped(module, X))

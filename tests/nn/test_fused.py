@@ -86,6 +86,12 @@ def test_attributes_are_read_at_each_call() -> None:
         norm.weight = nn.Parameter(torch.arange(-3.0, 5.0).double())
     assert near(stepped(ours, x), stepped(theirs, x))
     assert (ours.then[0].running_mean - theirs[2].running_mean).abs().max() <= 1e-12
+    for norm in (ours.then[0], theirs[2]):
+        norm.train()
+        norm.track_running_stats = False
+    assert near(stepped(ours, x), stepped(theirs, x))
+    assert ours.then[0].num_batches_tracked == theirs[2].num_batches_tracked == 1
+    assert (ours.then[0].running_mean - theirs[2].running_mean).abs().max() <= 1e-12
     ours.then[1] = theirs[3] = nn.Tanh()
     assert near(stepped(ours, x), stepped(theirs, x))
 
