@@ -52,6 +52,36 @@ def test_trains_as_torchs_modules_do() -> None:
     assert (norm.running_var - theirs[2].running_var).abs().max() <= 1e-12
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [nn.BatchNorm2d(4), nn.ReLU()],
+        lambda: [nn.AvgPool2d(2), nn.PReLU(4)],
+        lambda: [nn.Identity(), nn.GroupNorm(2, 4), nn.MaxPool2d(2, 1)],
+    ],
+    ids=["norm", "pool", "both"],
+)
+def test_modules_before_the_convolution(make: Any) -> None:
+    torch.manual_seed(2)
+    layer = FusedConvTranspose2d(4, 8, 3, stride=2, before=make()).double()
+    conv = nn.ConvTranspose2d(4, 8, 3, stride=2).double()
+    conv.load_state_dict({"weight": layer.weight, "bias": layer.bias})
+    theirs = nn.Sequential(conv, nn.Sequential(*make()).double())
+    theirs[1].load_state_dict(layer.before.state_dict())
+
+    def call(x: Tensor) -> Tensor:
+        y: Tensor = conv(theirs[1](x))
+        return y
+
+    for factor in (1, 2):
+        x = factor * torch.randn(3, 4, 5, 4, dtype=torch.float64)
+        assert near(stepped(layer, x), stepped(theirs, x, call))
+        with torch.no_grad():
+            assert (layer(x) - call(x)).abs().max() <= 1e-11
+    for name, tensor in theirs[1].state_dict().items():
+        assert (layer.before.state_dict()[name] - tensor).abs().max() <= 1e-12
+
+
 def test_keys_are_torchs() -> None:
     layer, theirs = decoder()
     assert list(layer.state_dict()) == [
