@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import transfuse
-from transfuse import maths, stages
+from transfuse import maths, nn, stages
 from transfuse.maths.expr import name as symbol
 from transfuse.operators import Operator
 from transfuse.stages import Function
@@ -24,7 +24,13 @@ MATHS = [
 ]
 PUBLIC: dict[str, Any] = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module, names in ((transfuse, transfuse.__all__), (stages, stages.__all__), (maths, MATHS))
+    for module, names in (
+        (transfuse, transfuse.__all__),
+        (stages, stages.__all__),
+        (maths, MATHS),
+        (nn, nn.__all__),
+        (nn.init, nn.init.__all__),
+    )
     for name in names
     # Python gives no docstring of its own to a name for types.
     if not isinstance(getattr(module, name), GenericAlias | UnionType)

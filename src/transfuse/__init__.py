@@ -5,7 +5,7 @@
 >>> transfuse.solution("conv-transpose3d-max-max-sum")(input, kernel, conv_bias, output, ...)
 """
 
-from transfuse import stages
+from transfuse import nn, stages
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError, UnsupportedError
 from transfuse.explanation import Explanation, explain
@@ -52,6 +52,7 @@ __all__ = [
     "conv_transpose3d_max_max_sum",
     "conv_transpose_2d_square_input_asym_kernel",
     "explain",
+    "nn",
     "operator",
     "solution",
     "stages",

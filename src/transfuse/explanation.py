@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
@@ -18,6 +19,7 @@ from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.gradients import plan_backward
+from transfuse.nn.base import Layer
 from transfuse.operators import Operator, Solution
 from transfuse.plan import Plan, fused
 from transfuse.problem import Problem, on_cuda
@@ -149,7 +151,7 @@ def explain(
 
     Args:
         call: a function of this package (``conv_transpose``, ``conv_transpose1d`` to ``3d``, a
-            named operator or its ``solution``), or a :class:`Chain`
+            named operator or its ``solution``), a module of ``transfuse.nn``, or a :class:`Chain`
         args: what one would call it with; for a chain: input, weight, and the tensors that the
             chain names as a dict. Only sizes matter, so tensors on ``meta`` will do.
         device: explain the call as it would be with plain tensors on this device, such as ``cpu``
@@ -215,13 +217,13 @@ def explained(
 def _callable(call: Callable[..., object] | Chain) -> Callable[..., object]:
     if isinstance(call, Chain):
         return partial(_chain, call)
-    if isinstance(call, Operator | Solution) or call in FUNCTIONS:
+    if isinstance(call, Operator | Solution | Layer) or call in FUNCTIONS:
         return call
     known = ", ".join(each.__name__ for each in FUNCTIONS)
     name = getattr(call, "__name__", None) or repr(call)
     raise TypeError(
-        f"explain takes a function of transfuse ({known}, an operator or its solution) or a Chain, "
-        f"and after it what it is called with, not {name}"
+        f"explain takes a function of transfuse ({known}, an operator or its solution), a module "
+        f"of transfuse.nn or a Chain, and after it what it is called with, not {name}"
     )
 
 
@@ -249,8 +251,11 @@ def _stand_in(value: Any) -> Any:
     if isinstance(value, Chain):
         return Chain(*map(_stand_in, value.stages))
     if isinstance(value, Stage):
-        tensors = {k: _stand_in(v) for k, v in value.parameters() if isinstance(v, Tensor)}
-        return value.with_parameters(tensors)
+        held = {k: _stand_in(v) for k, v in value.parameters() if isinstance(v, Tensor)}
+        return value.with_parameters(held)
+    if isinstance(value, Layer):
+        tensors = (*value.parameters(), *value.buffers())
+        return deepcopy(value, {id(tensor): _stand_in(tensor) for tensor in tensors})
     if not isinstance(value, Tensor) and hasattr(value, "__dlpack__"):
         value = adopt("tensor", value)
     if not isinstance(value, Tensor) or value.layout != torch.strided:

@@ -111,7 +111,7 @@ class Map(Stage):
         spread = tuple(
             (name, dims)
             for name, dims in named.items()
-            if len(dims) > 1 and axes_of(dims, rank) != (1,)
+            if dims == (1,) or (len(dims) > 1 and axes_of(dims, rank) != (1,))
         )
         return self if spread == self.shapes else replace(self, shapes=spread)
 

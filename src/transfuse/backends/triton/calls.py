@@ -177,7 +177,8 @@ def prepare(
     def best(each: Segment, work: Workload) -> Tiling:
         return tuned.choose(lowered, core, each, work, name, there.capability).config
 
-    spread = {name: _spread(each, x.dim()) for name, each in operands.items() if each.dim() > 1}
+    wide = {name: each for name, each in operands.items() if each.dim() > 1 or each.numel() == 1}
+    spread = {name: _spread(each, x.dim()) for name, each in wide.items()}
     aligned = [at for at, each in enumerate((x, weight, like)) if not each.data_ptr() & 15]
     lying = Lying(
         three(x.shape[2:], 1),

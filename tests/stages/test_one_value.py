@@ -1,0 +1,63 @@
+"""A tensor of a single value in a pointwise stage is one for all, as torch broadcasts it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import transfuse
+from tests.backends.triton.conftest import Interpreter, interpreter  # noqa: F401
+from transfuse import Chain, Problem
+from transfuse.stages import Stage, add, conv_transpose, group_norm, max_pool, prelu, scale, softmax
+
+X, W = (torch.randint(-3, 4, dims).float() for dims in ((2, 3, 5, 4), (3, 8, 3, 3)))
+ONE = torch.tensor([-2.0])
+Theirs = Callable[[Tensor], Tensor]
+CHAINS: dict[str, tuple[Callable[[Any], list[Stage]], Theirs]] = {
+    "factor": (lambda one: [scale(one)], lambda y: -2 * y),
+    "after a pool": (lambda one: [max_pool(2), scale(one)], lambda y: -2 * F.max_pool2d(y, 2)),
+    "before a pool": (lambda one: [scale(one), max_pool(2)], lambda y: F.max_pool2d(-2 * y, 2)),
+    "slope": (lambda one: [prelu(one), add(one)], lambda y: F.prelu(y, ONE) - 2),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "cpu"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_one_for_all(name: str, backend: str) -> None:
+    make, theirs = CHAINS[name]
+    y = transfuse.conv_transpose(X, W, then=make(ONE), backend=backend)
+    assert y.equal(theirs(F.conv_transpose2d(X, W)))
+    single = transfuse.conv_transpose(X, W[:, :1], then=make(ONE), backend=backend)
+    assert single.equal(theirs(F.conv_transpose2d(X, W[:, :1])))
+
+
+@pytest.mark.parametrize("backend", ["eager", "cpu"])
+def test_behind_stages_that_are_sweeps(backend: str) -> None:
+    y = transfuse.conv_transpose(X, W, then=[softmax(2), scale(ONE)], backend=backend)
+    assert (y + 2 * F.conv_transpose2d(X, W).softmax(2)).abs().max() <= 1e-6
+
+
+def test_gradient() -> None:
+    one = ONE.clone().requires_grad_()
+    transfuse.conv_transpose(X, W, then=[scale(one)]).sum().backward()
+    assert one.grad is not None
+    assert one.grad.equal(F.conv_transpose2d(X, W).sum().view(1))
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_in_tritons_interpreter(name: str, interpreter: Interpreter) -> None:  # noqa: F811
+    make, theirs = CHAINS[name]
+    chain = Chain(conv_transpose(2), *make("one"))
+    problem = Problem.parse("n2 ci3 co8 i5x4 k3")
+    fitted = chain.fitted({"one": (1,)})
+    answer = interpreter(fitted, problem, X, W, {"one": ONE})
+    assert "refusal" not in answer, answer["refusal"]
+    assert answer["results"][0].equal(theirs(F.conv_transpose2d(X, W)))
+
+
+def test_a_norm_takes_one_for_each_channel_still() -> None:
+    with pytest.raises(RuntimeError, match="one value for each of 8 channels"):
+        transfuse.conv_transpose(X, W, then=[group_norm(2, ONE)])
