@@ -5,7 +5,7 @@
 >>> transfuse.solution("conv-transpose3d-max-max-sum")(input, kernel, conv_bias, output, ...)
 """
 
-from transfuse import stages
+from transfuse import ops, stages
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError, UnsupportedError
 from transfuse.explanation import Explanation, explain
@@ -53,6 +53,7 @@ __all__ = [
     "conv_transpose_2d_square_input_asym_kernel",
     "explain",
     "operator",
+    "ops",
     "solution",
     "stages",
 ]
