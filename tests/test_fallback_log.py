@@ -49,18 +49,25 @@ class Fake:
         return lambda *tensors: torch.zeros(chain.shapes(problem)[-1].dims)
 
 
-def test_a_backend_without_gradients_is_a_warning_once(lines: Lines) -> None:
-    x = X.clone().requires_grad_()
+def test_a_backend_that_refuses_is_a_warning_once(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "BACKENDS", (Fake("cpu", reason="needs 256 channels"), EAGER))
     for _ in range(3):
-        transfuse.conv_transpose(x, W, B, stride=2, then=[sigmoid()])
+        transfuse.conv_transpose(X, W, B, stride=2, then=[sigmoid()])
     expected = (
         "cpu does not run conv_transpose2d(+ bias) -> sigmoid "
-        "(n1 ci2 co3 i6x6 k3 s2 p0 fp32 cpu): a tensor requires grad, and it has no gradients; "
-        "eager runs it"
+        "(n1 ci2 co3 i6x6 k3 s2 p0 fp32 cpu): needs 256 channels; eager runs it"
     )
     assert lines() == [(logging.WARNING, expected)]
-    transfuse.conv_transpose(x, W, B, then=[tanh()])
+    transfuse.conv_transpose(X, W, B, then=[tanh()])
     assert len(lines()) == 1, "another chain, but the same reason"
+
+
+def test_gradients_are_no_reason_to_fall_back(lines: Lines) -> None:
+    x = X.clone().requires_grad_()
+    transfuse.conv_transpose(x, W, B, stride=2, then=[sigmoid()]).sum().backward()
+    assert lines() == []
 
 
 def test_a_backend_that_yields_is_information(lines: Lines) -> None:
@@ -123,13 +130,13 @@ def test_a_backend_asked_for_by_name_is_no_fallback(
 def test_a_remembered_call_does_not_come_to_the_logger(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x = X.clone().requires_grad_()
-    transfuse.conv_transpose2d(x, W)
+    x, w = X.to("meta"), W.to("meta")
+    transfuse.conv_transpose2d(x, w)
     said: list[Any] = []
     monkeypatch.setattr(log, "once", lambda *given: said.append(given))
-    transfuse.conv_transpose2d(x, W)
+    transfuse.conv_transpose2d(x, w)
     assert said == []
-    transfuse.conv_transpose2d(x, W, stride=2)
+    transfuse.conv_transpose2d(x, w, stride=2)
     assert len(said) == 1, "the fixture works"
 
 
@@ -173,8 +180,8 @@ def test_a_program_that_sets_up_no_logging_sees_nothing_and_one_that_does_a_line
         f"import sys; sys.path.insert(0, {sources!r})\n"
         "import logging, torch, transfuse\n"
         "if len(sys.argv) > 1: logging.basicConfig()\n"
-        "x = torch.ones(1, 1, 2, 2, requires_grad=True)\n"
-        "for _ in range(3): transfuse.conv_transpose2d(x, torch.ones(1, 1, 2, 2))\n"
+        "x = torch.ones(1, 1, 2, 2, device='meta')\n"
+        "for _ in range(3): transfuse.conv_transpose2d(x, x)\n"
     )
     printed = []
     for words in ([], ["show"]):
@@ -183,5 +190,5 @@ def test_a_program_that_sets_up_no_logging_sees_nothing_and_one_that_does_a_line
         )
         printed.append(done.stderr)
     assert printed[0] == ""
-    assert printed[1].startswith("WARNING:transfuse:cpu does not run conv_transpose2d (n1 ")
+    assert printed[1].startswith("WARNING:transfuse:no fused backend is for tensors on meta: eager")
     assert printed[1].count("\n") == 1

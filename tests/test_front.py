@@ -254,7 +254,8 @@ def test_another_call_is_not_taken_for_it(name: str, checks: list[Any]) -> None:
     softmax()
     checks.clear()
     y = OTHER[name]()
-    assert len(checks) == 1
+    # With gradients the call is an operation of torch's, which is checked in turn when it runs.
+    assert len(checks) == (2 if name == "gradients" else 1)
     assert y.equal(alone)
     for fact in ("shape", "dtype", "requires_grad"):
         assert getattr(y, fact) == getattr(alone, fact)
@@ -368,7 +369,7 @@ def test_gradients_may_be_switched_off(checks: list[Any]) -> None:
     with torch.no_grad():
         assert not softmax(x).requires_grad
     assert softmax(x).requires_grad
-    assert len(checks) == 2
+    assert len(checks) == 3, "with gradients as a call and as an operation, and without them"
 
 
 def test_overhead_of_a_repeated_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Only plain tensors reach the fused backends; all else runs as torch operations, or raises.
 
+Where torch only traces or watches what is called, it sees one operation.
+
 A kind of tensor that has no memory would end the process, so those run in one of their own.
 """
 
@@ -199,6 +201,10 @@ def test_export(case: Any) -> None:
     close(exported(*others), call(*others))
 
 
+VIEWS = {f"aten.{name}" for name in ("select.int", "unsqueeze.default", "squeeze.dim")}
+"""What an unbatched call does besides."""
+
+
 class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
@@ -209,12 +215,13 @@ class Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_dispatch_mode_sees_torch_operations(case: Any) -> None:
+def test_a_dispatch_mode_sees_one_operation(case: Any) -> None:
     call, tensors = case
     with Watch() as watch:
         y = call(*tensors)
-    assert any("convolution" in each for each in watch.seen)
-    close(y, call(*tensors))
+    assert watch.seen.count("transfuse.chain.default") == 1
+    assert {*watch.seen} <= VIEWS | {"transfuse.chain.default"}
+    assert y.equal(call(*tensors)), "the same backend ran it"
 
 
 # ---- one operation to __torch_function__ -----------------------------------------------------
@@ -391,8 +398,6 @@ def dual() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("inside", "reason"),
     [
-        (Watch, r"a dispatch mode is active \(Watch\)"),
-        (FakeTensorMode, r"a dispatch mode is active \(FakeTensorMode\)"),
         (dual, "forward-mode automatic differentiation is on"),
     ],
 )

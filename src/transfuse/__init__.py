@@ -5,7 +5,11 @@
 >>> transfuse.solution("conv-transpose3d-max-max-sum")(input, kernel, conv_bias, output, ...)
 """
 
+<<<<<<< HEAD
 from transfuse import nn, stages
+=======
+from transfuse import ops, stages
+>>>>>>> ops
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError, UnsupportedError
 from transfuse.explanation import Explanation, explain
@@ -54,6 +58,7 @@ __all__ = [
     "explain",
     "nn",
     "operator",
+    "ops",
     "solution",
     "stages",
 ]

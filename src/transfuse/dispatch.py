@@ -45,9 +45,8 @@ def choose(
 def decide(chain: Chain, problem: Problem, name: str | None = None, torch_only: str = "") -> Choice:
     """The backend for this call as ``choose`` gives it, and what every backend answered."""
     wanted = name or settings.read().backend
-    if wanted and wanted not in (each.name for each in BACKENDS):
-        known = ", ".join(each.name for each in BACKENDS)
-        raise ValueError(f"unknown backend {wanted!r}; known: {known}")
+    if wanted:
+        _known(wanted)
     verdicts = tuple(
         (
             each,
@@ -63,6 +62,20 @@ def decide(chain: Chain, problem: Problem, name: str | None = None, torch_only: 
     others = [e.name for e in BACKENDS if _verdict(e, chain, problem, torch_only).ok]
     refusals = [(e.name, str(verdict)) for e, verdict in verdicts if wanted in (None, e.name)]
     raise UnsupportedError(_refused(chain, problem, refusals, others))
+
+
+def fuses(name: str | None) -> bool:
+    """Whether a backend may serve that fuses: none is asked for by name that does not."""
+    wanted = name or settings.read().backend
+    return wanted is None or not _known(wanted).differentiable
+
+
+def _known(name: str) -> Backend:
+    for each in BACKENDS:
+        if each.name == name:
+            return each
+    known = ", ".join(each.name for each in BACKENDS)
+    raise ValueError(f"unknown backend {name!r}; known: {known}")
 
 
 class Reached(Exception):

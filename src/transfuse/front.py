@@ -1,8 +1,11 @@
 """The way in: tensors are checked against the problem, a backend is chosen, and it runs.
 
 Every check comes before anything is written. Exceptions are torch's for the same mistake. A call
-that passed is remembered by all that its checks looked at, and its like is not checked again. Calls
-that ``plain`` keeps from the fused backends are checked each time and run as torch operations.
+that passed is remembered by all that its checks looked at, and its like is not checked again.
+
+Where torch is to know of the call, it is made as one operation of torch's dispatcher, ``ops``: for
+gradients, in ``torch.compile`` and other traces, under dispatch modes and the profiler. Calls that
+``plain`` keeps from that, too, are checked each time and run as torch operations.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -12,22 +15,25 @@ from struct import Struct
 
 import torch
 from torch import Tensor
+from torch._C._autograd import _profiler_enabled
 from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
 from transfuse import dispatch, plain, settings
 from transfuse import padding as paddings
 from transfuse.backends import Backend
-from transfuse.backends.base import prepared
+from transfuse.backends.base import Executable, prepared
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.errors import Declined
 from transfuse.geometry import integer, per_axis
+from transfuse.line import ordered, split
 from transfuse.padding import Padding
 from transfuse.problem import AXES, Problem, expect_in_torch
 from transfuse.remembered import Checked, Given, Recent
 from transfuse.stages import Number
 from transfuse.stages.norm import Norm
+from transfuse.stages.running import write
 from transfuse.tensors import (
     Precision,
     any_autocast,
@@ -158,6 +164,59 @@ def _sized(
     groups = integer("groups", groups)
     for name, tensor in named.items():
         dense(name, tensor)
+    _expect_axes(chain, x, weight)
+    if chain.conv.either_kernel:
+        channels = next(iter(operands.values())).numel()
+        groups = kernel_groups(weight, channels, groups)
+    rank = chain.conv.rank
+    problem = sized(
+        chain, x, weight, options["stride"], paddings.integers(padded, rank),
+        options["output_padding"], options["dilation"], groups, precision, exotic,
+    )  # fmt: skip
+    batched = x.dim() == rank + 2
+    expect_in_torch(problem)
+    if wanted is None:
+        problem = paddings.padded(problem, padded)
+    else:
+        problem = paddings.sized(problem, padded, wanted, chain.met(problem), batched)
+    if not batched and any(isinstance(s, Norm) and s.over == "batch" for s in chain.stages):
+        raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
+    return problem
+
+
+def sized(
+    chain: Chain,
+    x: Tensor,
+    weight: Tensor,
+    stride: Size,
+    padding: Size,
+    output_padding: Size,
+    dilation: Size,
+    groups: int,
+    precision: str,
+    exotic: bool,
+) -> Problem:
+    """The problem that tensors make with options as a Problem has them."""
+    rank = chain.conv.rank
+    _expect_axes(chain, x, weight)
+    if x.dim() == rank + 1:
+        x = x.unsqueeze(0)
+    return Problem(
+        batch=x.shape[0],
+        in_channels=x.shape[1],
+        out_channels=weight.shape[1] * groups,
+        spatial=tuple(x.shape[2:]),
+        kernel=tuple(weight.shape[2:]),
+        stride=per_axis("stride", stride, rank),
+        padding=per_axis("padding", padding, rank),
+        dilation=per_axis("dilation", dilation, rank),
+        output_padding=per_axis("output_padding", output_padding, rank),
+        groups=groups,
+        **describe(x, precision, exotic),
+    )
+
+
+def _expect_axes(chain: Chain, x: Tensor, weight: Tensor) -> None:
     rank = chain.conv.rank
     conv = f"conv_transpose{rank}d"
     if weight.dim() != rank + 2:
@@ -170,38 +229,12 @@ def _sized(
             f"expected {rank + 1}D (unbatched) or {rank + 2}D (batched) input to {conv}, "
             f"but got input of size {list(x.shape)}"
         )
-    batched = x.dim() == rank + 2
-    if not batched:
-        x = x.unsqueeze(0)
-    if x.shape[1] != weight.shape[0]:
+    dims = list(x.shape) if x.dim() == rank + 2 else [1, *x.shape]
+    if dims[1] != weight.shape[0]:
         raise RuntimeError(
             f"{conv}: weight of size {list(weight.shape)} expects an input of {weight.shape[0]} "
-            f"channels, but got {x.shape[1]} in {list(x.shape)}"
+            f"channels, but got {dims[1]} in {dims}"
         )
-    if chain.conv.either_kernel:
-        channels = next(iter(operands.values())).numel()
-        groups = kernel_groups(weight, channels, groups)
-    problem = Problem(
-        batch=x.shape[0],
-        in_channels=x.shape[1],
-        out_channels=weight.shape[1] * groups,
-        spatial=tuple(x.shape[2:]),
-        kernel=tuple(weight.shape[2:]),
-        stride=per_axis("stride", options["stride"], rank),
-        padding=paddings.integers(padded, rank),
-        dilation=per_axis("dilation", options["dilation"], rank),
-        output_padding=per_axis("output_padding", options["output_padding"], rank),
-        groups=groups,
-        **describe(x, precision, exotic),
-    )
-    expect_in_torch(problem)
-    if wanted is None:
-        problem = paddings.padded(problem, padded)
-    else:
-        problem = paddings.sized(problem, padded, wanted, chain.met(problem), batched)
-    if not batched and any(isinstance(s, Norm) and s.over == "batch" for s in chain.stages):
-        raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
-    return problem
 
 
 def kernel_groups(weight: Tensor, out_channels: int, groups: int) -> int:
@@ -280,7 +313,9 @@ def _compute(
     kernel: str = "weight",
     given: Given | None = None,
     scalars: Mapping[str, Number] | None = None,
+    inside: bool = False,
 ) -> Tensor:
+    """``inside``: torch's dispatcher has the call already, and it is now to be run."""
     tensors = _tensors(x, weight, operands, out)
     if out is not None:
         not_for_inference(out)
@@ -288,9 +323,16 @@ def _compute(
     if why:
         with plain.unrecorded():
             chain, problem = prepare(True)
+            whole = out is None and not inside and plain.one_operation(tensors)
+            if whole and dispatch.fuses(backend):
+                expect(chain, problem, x, weight, operands, out, kernel)
+                if dispatch.explaining():
+                    dispatch.choose(chain, problem, backend)
+                return _Recorded(chain, problem, backend)(x, weight, operands)
             chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
         return chosen.prepare(chain, problem)(x, weight, operands, out)
-    seen = _facts(what, tensors, operands, backend)
+    profiled = out is None and not inside and _profiler_enabled()
+    seen = _facts((what, profiled), tensors, operands, backend) if what else None
     try:
         found = _checked.get(seen)
     except TypeError:  # not hashable
@@ -298,17 +340,58 @@ def _compute(
     if found is None:
         chain, problem = prepare(False)
         chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
-        run = prepared(chosen, chain, problem)
+        learns = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+        if not inside and ((learns and not chosen.differentiable) or (profiled and not learns)):
+            run: Executable = _Recorded(chain, problem, backend)
+        else:
+            run = prepared(chosen, chain, problem)
         spans = tuple(map(span, tensors))
         found = Checked(chain, problem, chosen, run, backend, spans, chain.updates)
         if seen:
             _keep(seen, found)
     y = _run(found, tensors, operands, out, kernel)
-    if seen and given and _checked.get(seen) is found:  # nobody has declined
+    if seen and given and not profiled and _checked.get(seen) is found:  # nobody has declined
         recent = found.repeatable(given, scalars, tensors, operands, out)
         if recent is not None:
             _keep(id(weight), recent)
     return y
+
+
+def run_inside(
+    what: Hashable,
+    prepare: Prepare,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    backend: str | None,
+) -> Tensor:
+    """Check and run a batched call that torch's dispatcher has come to, as ``compute`` does."""
+    plain.not_at_exit()
+    return _compute(what, prepare, x, weight, operands, None, backend, inside=True)
+
+
+class _Recorded:
+    """A chain as one operation of torch's dispatcher, which ``ops`` has registered."""
+
+    def __init__(self, chain: Chain, problem: Problem, backend: str | None) -> None:
+        self.chain = chain
+        line, numbers = split(chain)
+        sizes = (problem.stride, problem.padding, problem.output_padding, problem.dilation)
+        options = (*map(list, sizes), problem.groups, problem.precision, backend or "")
+        self.arguments = (numbers, line, *options)
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
+    ) -> Tensor:
+        given = ordered(self.chain, operands)
+        ops = torch.ops.transfuse
+        updates = self.chain.updates
+        if not updates:
+            y: Tensor = ops.chain(x, weight, given, *self.arguments)
+            return y
+        y, moved = ops.chain_updating(x, weight, given, *self.arguments)
+        write(operands, dict(zip(updates, moved, strict=True)))
+        return y
 
 
 def _tensors(
@@ -437,6 +520,20 @@ def _check(
     kernel: str,
 ) -> Backend:
     """The backend for tensors that fit the problem; ``torch_only``: why none that fuses may be."""
+    expect(chain, problem, x, weight, operands, out, kernel)
+    return dispatch.choose(chain, problem, backend, torch_only)
+
+
+def expect(
+    chain: Chain,
+    problem: Problem,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None = None,
+    kernel: str = "weight",
+) -> None:
+    """Refuse tensors that do not fit the problem."""
     named = {"input": x, kernel: weight, **operands}
     same_type_and_place(named, chain.mixes)
     result = chain.result(problem)
@@ -456,6 +553,3 @@ def _check(
     element(x, "input")
     if out is not None:
         writable(out, result, named)
-    if not torch_only and torch.is_grad_enabled() and any(t.requires_grad for t in named.values()):
-        torch_only = "a tensor requires grad, and it has no gradients"
-    return dispatch.choose(chain, problem, backend, torch_only)

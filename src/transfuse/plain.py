@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._autograd import _profiler_enabled
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
@@ -47,10 +48,33 @@ def why_not(tensors: Sequence[object]) -> str:
     return ""
 
 
+def one_operation(tensors: Sequence[object]) -> bool:
+    """Whether torch can be given the whole call as one operation, though tensors are not plain.
+
+    ``torch.compile`` and dispatch modes take any operation that is registered, and fake tensors
+    ask it for shapes. ``torch.jit`` records the operations inside, for exporters that know no
+    others; transforms and forward-mode differentiation go through these, too; and tensors of other
+    kinds know torch's own alone.
+    """
+    if is_dynamo_compiling():
+        return True
+    if (
+        _get_tracing_state() is not None
+        or peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    ):
+        return False
+    traced = [type(each).__module__.startswith("torch._subclasses.") for each in tensors]
+    if not _len_torch_dispatch_stack() and not any(traced):
+        return False
+    return all(known or not unlike_plain(each) for known, each in zip(traced, tensors, strict=True))
+
+
 def undisturbed() -> bool:
     """Whether nothing is around a call that would keep plain tensors from a fused backend.
 
-    Neither Python's end nor ``torch.compile``, amid a function that it gave up to trace.
+    Neither Python's end, nor the profiler, which is to see an operation, nor ``torch.compile``,
+    amid a function that it gave up to trace.
     """
     return not (
         _len_torch_dispatch_stack()
@@ -58,6 +82,7 @@ def undisturbed() -> bool:
         or peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
         or get_eval_frame_callback() is not None
+        or _profiler_enabled()
         or sys.is_finalizing()
     )
 

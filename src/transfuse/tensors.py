@@ -26,7 +26,7 @@ def describe(x: Tensor, precision: str = "auto", exotic: bool = False) -> dict[s
     dense("input", x)
     return {
         "dtype": BY_DTYPE.get(x.dtype, ELEMENTS["fp32"]).name,
-        "layout": "strided" if exotic else _layout(x),
+        "layout": "strided" if exotic else layout(x),
         "device": x.device.type if exotic else _device(x.device),
         "precision": _precision(x, precision),
     }
@@ -73,7 +73,8 @@ def element(tensor: Tensor, name: str) -> str:
     return BY_DTYPE[tensor.dtype].name
 
 
-def _layout(x: Tensor) -> str:
+def layout(x: Tensor) -> str:
+    """The name of the order in which a tensor lies in memory."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     if x.is_contiguous():
         return "contiguous"

@@ -254,6 +254,11 @@ def _fields(kind: Any) -> tuple[tuple[str, Kinds], ...]:
     return found
 
 
+def field_names(kind: Any) -> tuple[str, ...]:
+    """The names of a stage's fields, which ``torch.compile`` can ask for where it traces a call."""
+    return tuple(name for name, _ in _fields(kind))
+
+
 def look_at_fields(kind: Any = Stage) -> None:
     """Look at the fields of every stage there is by now: torch.compile, tracing a call, cannot."""
     for each in kind.__subclasses__():

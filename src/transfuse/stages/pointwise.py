@@ -232,6 +232,9 @@ class Function:
         self.expr: Expr = expression(body(X, *map(symbol, self.parameters)))
         if self.expr.logical:
             raise TypeError(f"{self.name} gives a condition, not a number: {self.expr}")
+        word = self.name if self.name.isidentifier() else repr(self.name)
+        self.text = f"{word}[lambda {', '.join(('x', *self.parameters))}: {self.expr}]"
+        """What it is in full, for ``stages.text``."""
         self.torch = torch
         self._last: tuple[tuple[Any, ...], Map] | None = None
         self.__name__, self.__module__, self.__doc__ = self.name, body.__module__, self._doc(body)

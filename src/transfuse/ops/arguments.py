@@ -1,0 +1,68 @@
+"""What the arguments of an operation stand for: a chain, its problem, its tensors by name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torch import Tensor
+
+from transfuse.chain import Chain
+from transfuse.front import sized
+from transfuse.line import joined, operands, outline
+from transfuse.problem import Problem
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of an operation, from ``numbers`` to ``precision``."""
+
+    numbers: Sequence[float]
+    line: str
+    stride: Sequence[int]
+    padding: Sequence[int]
+    output_padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+    precision: str
+
+    @property
+    def chain(self) -> Chain:
+        """The chain with its numbers."""
+        return joined(self.line, self.numbers)
+
+    @property
+    def outline(self) -> Chain:
+        """The chain with any numbers: all that shapes depend on."""
+        return _outline(self.line)
+
+    def named(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The operands by name."""
+        names = operands(self.outline)
+        if len(names) != len(tensors):
+            raise RuntimeError(
+                f"{self.line} takes {len(names)} operands ({', '.join(names) or 'none'}), "
+                f"but got {len(tensors)}"
+            )
+        return dict(zip(names, tensors, strict=True))
+
+    def problem(self, chain: Chain, x: Tensor, weight: Tensor, exotic: bool) -> Problem:
+        """The problem that a batched input and a weight make."""
+        found = sized(
+            chain, x, weight, tuple(self.stride), tuple(self.padding), tuple(self.output_padding),
+            tuple(self.dilation), self.groups, self.precision, exotic,
+        )  # fmt: skip
+        if x.dim() != chain.conv.rank + 2:
+            raise RuntimeError(
+                f"expected {chain.conv.rank + 2}D (batched) input, but got {list(x.shape)}"
+            )
+        return found
+
+
+@lru_cache(maxsize=4096)
+def _outline(line: str) -> Chain:
+    return joined(line, [1.0] * outline(line)[1])
+
+
+def fitted(chain: Chain, named: dict[str, Tensor]) -> Chain:
+    """A chain, told the shapes of its tensors."""
+    return chain.fitted({name: tuple(tensor.shape) for name, tensor in named.items()})

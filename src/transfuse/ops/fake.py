@@ -1,0 +1,51 @@
+"""What comes of an operation by shapes alone: sizes, strides, type and device, or an error."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import Library
+
+from transfuse import dispatch, front
+from transfuse.ops import strides
+from transfuse.ops.arguments import Options, fitted
+
+
+def register(library: Library) -> None:
+    for name, fake in (
+        ("chain", chain),
+        ("chain_updating", chain_updating),
+        ("chain_backward", chain_backward),
+    ):
+        # What register_fake does, too, but that looks through source files first.
+        library.impl(name, fake, "Meta")  # type: ignore[no-untyped-call]
+
+
+def chain(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> Tensor:
+    *given, backend = rest
+    options = Options(*given)
+    dispatch.fuses(backend or None)  # refuses a name that there is not
+    named = options.named(operands)
+    whole = fitted(options.outline, named)
+    problem = options.problem(whole, x, weight, exotic=True)
+    front.expect(whole, problem, x, weight, named)
+    dims, steps = strides.result(whole, problem, x)
+    return x.new_empty_strided(dims, steps)
+
+
+def chain_updating(
+    x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, list[Tensor]]:
+    options = Options(*rest[:-1])
+    named = options.named(operands)
+    moved = [torch.empty_like(named[name]) for name in options.outline.updates]
+    return chain(x, weight, operands, *rest), moved
+
+
+def chain_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
+) -> list[Tensor]:
+    wanted = rest[-1]
+    tensors = (x, weight, *operands)
+    return [torch.empty_like(t) for t, wants in zip(tensors, wanted, strict=True) if wants]

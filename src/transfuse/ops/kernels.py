@@ -1,0 +1,85 @@
+"""The operations on tensors that are there: the front's checks and backends, the gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey
+from torch.library import Library
+
+from transfuse import front
+from transfuse.chain import Chain
+from transfuse.gradients import INPUT, WEIGHT, gradients
+from transfuse.ops import strides
+from transfuse.ops.arguments import Options, fitted
+from transfuse.problem import Problem
+
+
+def register(library: Library) -> None:
+    for name, kernel in (
+        ("chain", chain),
+        ("chain_updating", chain_updating),
+        ("chain_backward", chain_backward),
+    ):
+        library.impl(name, kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+
+
+def chain(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> Tensor:
+    *given, backend = rest
+    options = Options(*given)
+    named = options.named(operands)
+
+    def prepare(exotic: bool) -> tuple[Chain, Problem]:
+        found = options.chain
+        return fitted(found, named), options.problem(found, x, weight, exotic)
+
+    what = ("chain", options.line, *front.exactly(*given[:1], *given[2:7]), options.precision)
+    y = front.run_inside(what, prepare, x, weight, named, backend or None)
+    if not x.requires_grad and y.is_contiguous() and x.is_contiguous():  # the usual case, at once
+        return y
+    whole, problem = prepare(True)
+    return strides.laid(y, strides.result(whole, problem, x)[1])
+
+
+def chain_updating(
+    x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, list[Tensor]]:
+    options = Options(*rest[:-1])
+    named = options.named(operands)
+    moved = {name: named[name].clone() for name in options.outline.updates}
+    y = chain(x, weight, [*(named | moved).values()], *rest)
+    return y, [*moved.values()]
+
+
+def chain_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
+) -> list[Tensor]:
+    *given, wanted = rest
+    options = Options(*given)
+    named = options.named(operands)
+    whole = options.chain
+    problem = options.problem(whole, x, weight, exotic=False)
+    tensors = {INPUT: x, WEIGHT: weight, **named}
+    names = [name for name, wants in zip(tensors, wanted, strict=True) if wants]
+    with _Autograd():
+        found = gradients(fitted(whole, named), problem, grad, x, weight, named, names)
+    return [
+        strides.laid(found[name], torch.empty_like(tensors[name], device="meta").stride())
+        for name in names
+    ]
+
+
+class _Autograd:
+    """torch's own gradients, which are off in the kernel of an operation."""
+
+    def __enter__(self) -> None:
+        excluded = torch._C._dispatch_tls_local_exclude_set()
+        for key in (DispatchKey.AutogradFunctionality, DispatchKey.ADInplaceOrView):
+            excluded = excluded.remove(key)
+        included = torch._C._dispatch_tls_local_include_set()
+        self.guard = torch._C._ForceDispatchKeyGuard(included, excluded)
+        self.guard.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: object) -> None:
+        self.guard.__exit__(*error)

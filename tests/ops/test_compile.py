@@ -1,0 +1,167 @@
+"""Compiled calls: one node for a chain, no break, no warning, no needless second graph."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import AotEagerAndRecordGraphs, CompileCounterWithBackend
+from torch._dynamo.utils import counters
+
+import transfuse
+from transfuse.stages import add, batch_norm, group_norm, layer_norm, max_pool, pointwise, scale
+from transfuse.stages import sigmoid as sigmoid_stage
+
+X, W, B = torch.randn(2, 4, 7, 9), torch.randn(4, 6, 3, 3), torch.randn(6)
+GLOBAL = [layer_norm("channels", eps=1e-3), scale(0.5)]
+gated = pointwise(lambda x, gate: x * gate + 0.25)
+
+
+def plain(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return transfuse.conv_transpose2d(x, w, b, stride=2)
+
+
+def stages(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    then = [sigmoid_stage(), scale(2.5), group_norm(2, b, b), max_pool(2), add(b)]
+    return transfuse.conv_transpose(x, w, b, stride=2, padding="same", then=then)
+
+
+def own(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return transfuse.conv_transpose(x, w, then=[gated(b), *GLOBAL])
+
+
+def unbatched(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return transfuse.conv_transpose(x[0], w, b, then=[scale(2.5)])
+
+
+def operator(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    softmax = transfuse.conv_transpose2d_softmax_biasadd_scaling_sigmoid
+    return softmax(x, w, b, b, scaling_factor=2.0, stride=2)
+
+
+CALLS: list[Callable[..., Tensor]] = [plain, stages, own, unbatched, operator]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    for call in CALLS:
+        call(X, W, B)
+    torch._dynamo.reset()
+    counters.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+    torch._dynamo.reset()
+
+
+def nodes(graph: Any) -> list[str]:
+    """The operations of a graph; views count for nothing."""
+    found = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    ignored = ("sym_size", "squeeze", "getitem", "select", "<built-in", "copy_", "detach", "alias")
+    return [each for each in found if not any(word in each for word in ignored)]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_one_node(call: Any, dynamic: bool) -> None:
+    seen = AotEagerAndRecordGraphs()
+    compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend=seen)
+    sizes = [(2, 4, 7, 9), (3, 4, 5, 8), (4, 4, 11, 6)] if dynamic else [(2, 4, 7, 9)] * 3
+    for shape in sizes:
+        x = torch.randn(shape)
+        assert compiled(x, W, B).equal(call(x, W, B)), "the same kernels ran"
+    assert [nodes(graph) for graph in seen.fw_graphs] == [["transfuse.chain.default"]]
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("call", [stages, operator])
+def test_training(call: Any, dynamic: bool) -> None:
+    """One node forward, one backward; what is kept for it are the inputs."""
+    seen = AotEagerAndRecordGraphs()
+    compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend=seen)
+    ours, theirs = ([t.clone().requires_grad_() for t in (X, W, B)] for _ in range(2))
+    compiled(*ours).square().sum().backward()
+    call(*theirs).square().sum().backward()
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.grad is not None
+        torch.testing.assert_close(a.grad, b.grad)
+    assert [nodes(graph) for graph in seen.fw_graphs] == [["transfuse.chain.default"]]
+    (backward,) = (nodes(graph) for graph in seen.bw_graphs)
+    assert backward.count("transfuse.chain_backward.default") == 1
+    assert {*backward} <= {"transfuse.chain_backward.default", "aten.add.Tensor"}
+
+
+def test_another_number_is_the_same_graph() -> None:
+    """A number that a call brings stands beside the line, and sizes stay open."""
+
+    def call(x: Tensor, w: Tensor, gain: float) -> Tensor:
+        return transfuse.conv_transpose(x, w, then=[scale(gain), sigmoid_stage()])
+
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend=counter)
+    for number in (0.5, 1.5, -3.25, 1e-3):
+        assert compiled(X, W, number).equal(call(X, W, number))
+    assert counter.frame_count == 1
+
+
+def test_running_statistics() -> None:
+    """They move as outside, once a call, and the graph writes to no more than these."""
+
+    def call(x: Tensor, w: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        return transfuse.conv_transpose(x, w, then=[batch_norm(mean, var, training=True)])
+
+    seen = AotEagerAndRecordGraphs()
+    compiled = torch.compile(call, fullgraph=True, backend=seen)
+    ours, theirs = ([torch.zeros(6), torch.ones(6)] for _ in range(2))
+    for _ in range(3):
+        assert compiled(X, W, *ours).equal(call(X, W, *theirs))
+        assert all(a.equal(b) for a, b in zip(ours, theirs, strict=True))
+    assert nodes(seen.fw_graphs[0]) == ["transfuse.chain_updating.default"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype: torch.dtype) -> None:
+    compiled = torch.compile(stages, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype=dtype):
+        y, expected = compiled(X, W, B), stages(X, W, B)
+    assert y.dtype == expected.dtype == dtype
+    assert y.equal(expected)
+
+
+def test_a_backend_by_name() -> None:
+    def call(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return transfuse.conv_transpose2d(x, w, b, backend="cpu")
+
+    def eager(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return transfuse.conv_transpose2d(x, w, b, backend="eager")
+
+    for function, node in ((call, "transfuse.chain.default"), (eager, "aten.convolution.default")):
+        seen = AotEagerAndRecordGraphs()
+        compiled = torch.compile(function, fullgraph=True, backend=seen)
+        assert compiled(X, W, B).equal(function(X, W, B))
+        assert nodes(seen.fw_graphs[0]) == [node]
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_layouts(form: torch.memory_format) -> None:
+    compiled = torch.compile(stages, fullgraph=True, backend="aot_eager")
+    x = X.contiguous(memory_format=form)
+    y, expected = compiled(x, W, B), stages(x, W, B)
+    assert y.equal(expected)
+    assert y.stride() == expected.stride()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("call", [stages, operator])
+def test_inductor(call: Any) -> None:
+    warnings.simplefilter("default")  # torch's own, when it first loads its compiler
+    compiled = torch.compile(call, fullgraph=True)
+    ours, theirs = ([t.clone().requires_grad_() for t in (X, W, B)] for _ in range(2))
+    compiled(*ours).square().sum().backward()
+    call(*theirs).square().sum().backward()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
