@@ -5,11 +5,7 @@
 >>> transfuse.solution("conv-transpose3d-max-max-sum")(input, kernel, conv_bias, output, ...)
 """
 
-<<<<<<< HEAD
-from transfuse import nn, stages
-=======
-from transfuse import ops, stages
->>>>>>> ops
+from transfuse import nn, ops, stages
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError, UnsupportedError
 from transfuse.explanation import Explanation, explain
