@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 
 @dataclass(frozen=True)
@@ -41,5 +42,7 @@ def write(operands: Mapping[str, Tensor], updated: Mapping[str, Tensor]) -> None
     for name, new in updated.items():
         kept = operands[name]
         # torch writes to those made in inference mode anywhere; an ordinary copy does not.
-        with torch.inference_mode() if kept.is_inference() else torch.no_grad():
+        # In a trace of torch.compile there are none.
+        made_so = not is_dynamo_compiling() and kept.is_inference()
+        with torch.inference_mode() if made_so else torch.no_grad():
             kept.copy_(new)
