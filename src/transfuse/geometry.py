@@ -139,10 +139,17 @@ def bounded(
     for value in values:
         if not -(2**63) <= value < 2**63:
             raise ValueError(f"{where}: {name} must fit 64 bits, but got {name}={value}")
-    shown = values[0] if len(values) == 1 else list(values)
     if any(value > most for value in values):
+        shown = values[0] if len(values) == 1 else list(values)
         raise RuntimeError(f"{where}: {name} must be at most {most}, but got {name}={shown}")
-    if least is not None and any(value < least for value in values):
+    if least is not None:
+        at_least(where, name, values, least)
+
+
+def at_least(where: str, name: str, values: Sequence[int], least: int) -> None:
+    """Refuse what is below it, with torch's exception."""
+    if any(value < least for value in values):
+        shown = values[0] if len(values) == 1 else list(values)
         raise RuntimeError(f"{where}: {name} must be at least {least}, but got {name}={shown}")
 
 

@@ -52,11 +52,11 @@ def lifted(
 
     Without ``outlines`` nothing is kept.
     """
+    if not outlines:  # nor is anything looked up: a trace would be bound to what is kept by now
+        return Chain(*before, ConvTranspose(rank, bias), *then).lift()
     found = _chains.get(outlines)
     if found is None:
         chain, operands = Chain(*before, ConvTranspose(rank, bias), *then).lift()
-        if not outlines:
-            return chain, operands
         if len(_chains) >= MOST:
             _chains.clear()
         found = _chains[outlines] = chain, tuple(operands)

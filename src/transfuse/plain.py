@@ -52,9 +52,9 @@ def one_operation(tensors: Sequence[object]) -> bool:
     """Whether torch can be given the whole call as one operation, though tensors are not plain.
 
     ``torch.compile`` and dispatch modes take any operation that is registered, and fake tensors
-    ask it for shapes. ``torch.jit`` records the operations inside, for exporters that know no
-    others; transforms and forward-mode differentiation go through these, too; and tensors of other
-    kinds know torch's own alone.
+    ask it for shapes. ``torch.jit`` and ONNX's exporter are to have the operations inside, since
+    they know no others; transforms and forward-mode differentiation go through these, too; and
+    tensors of other kinds know torch's own alone.
     """
     if is_dynamo_compiling():
         return True
@@ -62,6 +62,7 @@ def one_operation(tensors: Sequence[object]) -> bool:
         _get_tracing_state() is not None
         or peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
+        or torch.onnx.is_in_onnx_export()
     ):
         return False
     traced = [type(each).__module__.startswith("torch._subclasses.") for each in tensors]

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from transfuse import plain
-from transfuse.geometry import FARTHEST, LARGEST, MOST, Axis, bounded, in_torch
+from transfuse.geometry import FARTHEST, LARGEST, MOST, Axis, at_least, bounded, in_torch
 
 DTYPES = ("fp32", "fp64", "fp16", "bf16")
 LAYOUTS = ("contiguous", "channels_last", "strided")
@@ -314,6 +314,9 @@ def _tokens(line: str) -> dict[str, Any]:
     return fields
 
 
+_SIZES = ("batch", "in_channels", "out_channels", "spatial size", "kernel")
+
+
 def _validate(p: Problem) -> None:
     conv = f"conv_transpose{p.rank}d"
     if p.rank not in AXES:
@@ -340,10 +343,16 @@ def _validate(p: Problem) -> None:
         "dilation": (p.dilation, 1, LARGEST),
         "output_padding": (p.output_padding, -FARTHEST, FARTHEST),
     }
+    # Sizes that a tracer has symbols for stay open upwards: whoever allocates has the last word.
+    still_open = () if p.known else _SIZES
     for name, (values, _, most) in limits.items():
-        bounded(conv, name, values, most)
+        if name not in still_open:
+            bounded(conv, name, values, most)
     for name, (values, least, most) in limits.items():
-        bounded(conv, name, values, most, least)
+        if name in still_open:
+            at_least(conv, name, values, least)
+        else:
+            bounded(conv, name, values, most, least)
     for name, count in (("in_channels", p.in_channels), ("out_channels", p.out_channels)):
         if count % p.groups:
             raise RuntimeError(f"{conv}: groups={p.groups} does not divide {name}={count}")

@@ -261,7 +261,8 @@ class Solution:
 
     Reads the inputs, writes ``output`` in place, returns None. Tensors may be torch tensors,
     NumPy arrays or anything with DLPack; their shapes are checked against the size arguments.
-    Autocast casts nothing here: the output has a type of its own.
+    Autocast casts nothing here: the output has a type of its own. Nor does autograd record a call,
+    whatever requires grad.
     """
 
     __signature__ = _SignatureOf()

@@ -5,9 +5,13 @@ one that moves running statistics, which it returns instead of writing; ``chain_
 gradients of either. They are registered when the package is imported.
 """
 
-from transfuse.ops import autograd, fake, kernels
+from transfuse.ops import autograd, fake, flops, kernels
+from transfuse.ops.decomposition import decompositions
 from transfuse.ops.schema import LIBRARY
+
+__all__ = ["decompositions"]
 
 kernels.register(LIBRARY)
 fake.register(LIBRARY)
 autograd.register(LIBRARY)
+flops.register()

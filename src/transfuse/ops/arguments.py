@@ -1,13 +1,13 @@
 """What the arguments of an operation stand for: a chain, its problem, its tensors by name."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from torch import Tensor
 
 from transfuse.chain import Chain
-from transfuse.front import sized
+from transfuse.front import exactly, sized
 from transfuse.line import joined, operands, outline
 from transfuse.problem import Problem
 
@@ -34,6 +34,20 @@ class Options:
     def outline(self) -> Chain:
         """The chain with any numbers: all that shapes depend on."""
         return _outline(self.line)
+
+    @property
+    def exactly(self) -> tuple[Hashable, ...]:
+        """A key for all but the line, which is the same for the same values alone."""
+        sizes = (self.stride, self.padding, self.output_padding, self.dilation)
+        return exactly(*self.numbers, *map(list, sizes), self.groups, self.precision)
+
+    def expect_pure(self) -> None:
+        """Refuse a chain that writes to its tensors."""
+        if self.outline.updates:
+            raise RuntimeError(
+                f"{self.line} moves running statistics, and transfuse::chain writes to no tensor; "
+                "transfuse::chain_updating returns them"
+            )
 
     def named(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         """The operands by name."""

@@ -1,89 +1,109 @@
-"""The operations to autograd: a chain keeps its inputs alone, and its gradients have gradients."""
+"""The operations to autograd and to the transforms of ``torch.func``.
+
+A chain keeps its inputs alone; its gradients are an operation in turn. Where these have to be
+differentiated again, and in transforms and forward mode, torch operations stand for either: each of
+them has all the rules there are.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import Library, register_autograd
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
+from torch.library import Library
 
+from transfuse.ops import decomposition
 from transfuse.ops.arguments import Options
-from transfuse.ops.decomposition import first_order
 
 
 def register(library: Library) -> None:
-    for name, backward, setup in (
-        ("chain", _chain_backward, _keep),
-        ("chain_updating", _updating_backward, _keep_moved),
-        ("chain_backward", _second_order, _keep_backward),
+    for name, kernel in (
+        ("chain", chain),
+        ("chain_updating", chain_updating),
+        ("chain_backward", chain_backward),
     ):
-        register_autograd(f"transfuse::{name}", backward, setup_context=setup, lib=library)
+        library.impl(name, kernel, "Autograd")  # type: ignore[no-untyped-call]
+        in_torch = getattr(decomposition, name)
+        library.impl(name, in_torch, "FuncTorchBatchedDecomposition")  # type: ignore[no-untyped-call]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, operands, *ctx.options, _ = inputs
-    ctx.save_for_backward(x, weight, *operands)
+def chain(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> Tensor:
+    if _transformed():
+        return decomposition.chain(x, weight, operands, *rest)
+    if _learns(x, weight, *operands):
+        y: Tensor = _Chain.apply(rest, x, weight, *operands)  # type: ignore[no-untyped-call]
+        return y
+    return _below(torch.ops.transfuse.chain, x, weight, operands, *rest)  # type: ignore[no-any-return]
 
 
-def _keep_moved(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Running statistics are kept as they come out: those that came in may be written to."""
-    x, weight, operands, *ctx.options, _ = inputs
-    _, moved = output
-    ctx.mark_non_differentiable(*moved)
-    options = Options(*ctx.options)
-    named = options.named(operands)
-    named |= zip(options.outline.updates, moved, strict=True)
-    ctx.save_for_backward(x, weight, *named.values())
+def chain_updating(
+    x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, list[Tensor]]:
+    if _transformed():
+        return decomposition.chain_updating(x, weight, operands, *rest)
+    if _learns(x, weight, *operands):
+        y, *moved = _Updating.apply(rest, x, weight, *operands)  # type: ignore[no-untyped-call]
+        return y, moved
+    y, moved = _below(torch.ops.transfuse.chain_updating, x, weight, operands, *rest)
+    return y, moved
 
 
-def _chain_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    x, weight, *operands = ctx.saved_tensors
-    wants_x, wants_weight, wants_operands, *_ = ctx.needs_input_grad
-    wanted = [wants_x, wants_weight, *wants_operands]
-    found = iter(
-        torch.ops.transfuse.chain_backward(grad, x, weight, operands, *ctx.options, wanted)
-    )
-    first, second, *others = (next(found) if wants else None for wants in wanted)
-    return first, second, others, *_none(ctx.options), None
+def chain_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
+) -> list[Tensor]:
+    if _transformed():
+        return decomposition.chain_backward(grad, x, weight, operands, *rest)
+    if _learns(grad, x, weight, *operands):
+        return decomposition.differentiable(grad, x, weight, operands, *rest)
+    op = torch.ops.transfuse.chain_backward
+    return _below(op, grad, x, weight, operands, *rest)  # type: ignore[no-any-return]
 
 
-def _updating_backward(ctx: Any, grad: Tensor, moved: object) -> tuple[Any, ...]:
-    return _chain_backward(ctx, grad)
+def _transformed() -> bool:
+    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
-def _none(options: Sequence[Any]) -> list[Any]:
-    """No gradient for each; of an empty list an empty one, as torch has it."""
-    return [[] if isinstance(each, list) and not each else None for each in options]
+def _learns(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
 
 
-def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    grad, x, weight, operands, *ctx.options, ctx.wanted = inputs
-    ctx.save_for_backward(grad, x, weight, *operands)
+def _below(op: Any, *args: Any) -> Any:
+    """The operation itself, past autograd."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return op(*args)
 
 
-def _second_order(ctx: Any, grads: Sequence[Tensor]) -> tuple[Any, ...]:
-    """By torch operations, which have gradients in turn."""
-    again = torch.is_grad_enabled()
-    tensors = ctx.saved_tensors
-    if not again:
-        tensors = [each.detach().requires_grad_(each.requires_grad) for each in tensors]
-    wants_grad, wants_x, wants_weight, wants_operands, *_ = ctx.needs_input_grad
-    wants = [wants_grad, wants_x, wants_weight, *wants_operands]
-    grad, x, weight, *operands = tensors
-    with torch.enable_grad():
-        found = first_order(Options(*ctx.options), grad, x, weight, operands, ctx.wanted)
-        pairs = [(y, g) for y, g in zip(found, grads, strict=True) if y.requires_grad]
-        leaves = [each for each, wanted in zip(tensors, wants, strict=True) if wanted]
-        second = iter(
-            torch.autograd.grad(
-                [y for y, _ in pairs],
-                leaves,
-                [g for _, g in pairs],
-                create_graph=again,
-                allow_unused=True,
-            )
-            if pairs
-            else [None] * len(leaves)
-        )
-    first, *rest = (next(second) if wanted else None for wanted in wants)
-    return first, rest[0], rest[1], rest[2:], *_none(ctx.options), None
+class _Chain(torch.autograd.Function):
+    """``rest``: all arguments but the tensors, the backend last."""
+
+    @staticmethod
+    def forward(ctx: Any, rest: tuple[Any, ...], *tensors: Tensor) -> Tensor:
+        ctx.options = rest[:-1]
+        ctx.save_for_backward(*tensors)
+        x, weight, *operands = tensors
+        return _below(torch.ops.transfuse.chain, x, weight, operands, *rest)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: object) -> tuple[Tensor | None, ...]:
+        x, weight, *operands = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[1:])
+        op = torch.ops.transfuse.chain_backward
+        found = iter(op(grad, x, weight, operands, *ctx.options, wanted))
+        return None, *(next(found) if wants else None for wants in wanted)
+
+
+class _Updating(_Chain):
+    @staticmethod
+    def forward(ctx: Any, rest: tuple[Any, ...], *tensors: Tensor) -> Any:
+        """Running statistics are kept as they come out: those that came in may be written to."""
+        ctx.options = rest[:-1]
+        x, weight, *operands = tensors
+        y, moved = _below(torch.ops.transfuse.chain_updating, x, weight, operands, *rest)
+        ctx.mark_non_differentiable(*moved)
+        options = Options(*ctx.options)
+        named = options.named(operands)
+        named |= zip(options.outline.updates, moved, strict=True)
+        ctx.save_for_backward(x, weight, *named.values())
+        return y, *moved

@@ -1,18 +1,43 @@
 """The operations as torch's own: for exporters, transforms and gradients of higher order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from transfuse.backends.eager import evaluated
+from transfuse.backends.legs import memory_format
+from transfuse.ops import strides
 from transfuse.ops.arguments import Options, fitted
+
+
+def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
+    r"""The operations of this package in torch's own, for ``ExportedProgram.run_decompositions``.
+
+    .. math::
+        \text{transfuse::chain} \to \text{aten::convolution}, \dots
+
+    Returns:
+        dict: for each operation a function that computes it by torch operations alone
+
+    Example::
+
+        >>> exported = torch.export.export(model, (x,))
+        >>> exported = exported.run_decompositions(transfuse.ops.decompositions())
+        >>> program = torch.onnx.export(exported, dynamo=True)
+    """
+    ops = torch.ops.transfuse
+    return {
+        ops.chain.default: chain,
+        ops.chain_updating.default: chain_updating,
+        ops.chain_backward.default: chain_backward,
+    }
 
 
 def chain(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> Tensor:
     """``transfuse::chain`` in torch operations."""
-    return _evaluated(Options(*rest[:-1]), x, weight, operands, {})
+    return _laid(_evaluated(Options(*rest[:-1]), x, weight, operands, {}), x)
 
 
 def chain_updating(
@@ -21,29 +46,40 @@ def chain_updating(
     """``transfuse::chain_updating`` in torch operations."""
     options = Options(*rest[:-1])
     updated: dict[str, Tensor] = {}
-    y = _evaluated(options, x, weight, operands, updated)
+    y = _laid(_evaluated(options, x, weight, operands, updated), x)
     named = options.named(operands)
     return y, [updated[name].to(named[name].dtype) for name in options.outline.updates]
 
 
-def first_order(
-    options: Options,
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    operands: Sequence[Tensor],
-    wanted: Sequence[bool],
+def chain_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
 ) -> list[Tensor]:
-    """``transfuse::chain_backward`` in torch operations, which record what they do."""
-    # Of aliases, so that a tensor that is given twice has two gradients.
-    given = [each.view_as(each) for each in (x, weight, *operands)]
-    given = [
-        each if each.requires_grad or not wants else each.detach().requires_grad_()
-        for each, wants in zip(given, wanted, strict=True)
-    ]
-    y = _evaluated(options, given[0], given[1], given[2:], {})
-    leaves = [each for each, wants in zip(given, wanted, strict=True) if wants]
-    return list(torch.autograd.grad(y, leaves, grad, create_graph=True))
+    """``transfuse::chain_backward`` in torch operations."""
+    *options, wanted = rest
+
+    def forward(*tensors: Tensor) -> Tensor:
+        return _evaluated(Options(*options), tensors[0], tensors[1], tensors[2:], {})
+
+    # As a transform: it needs no tensor to require grad, and so can itself be traced.
+    pull = torch.func.vjp(forward, x, weight, *operands)[1]
+    return [found for found, wants in zip(pull(grad), wanted, strict=True) if wants]
+
+
+def differentiable(
+    grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
+) -> list[Tensor]:
+    """``transfuse::chain_backward`` in torch operations that have gradients of any order."""
+    *options, wanted = rest
+    with torch.enable_grad():
+        # Of aliases, so that a tensor that is given twice has two gradients.
+        given = [each.view_as(each) for each in (x, weight, *operands)]
+        given = [
+            each if each.requires_grad or not wants else each.detach().requires_grad_()
+            for each, wants in zip(given, wanted, strict=True)
+        ]
+        y = _evaluated(Options(*options), given[0], given[1], given[2:], {})
+        leaves = [each for each, wants in zip(given, wanted, strict=True) if wants]
+        return list(torch.autograd.grad(y, leaves, grad, create_graph=True))
 
 
 def _evaluated(
@@ -57,3 +93,8 @@ def _evaluated(
     whole = fitted(options.chain, named)
     problem = options.problem(whole, x, weight, exotic=True)
     return evaluated(whole, problem, x, weight, named, updated)
+
+
+def _laid(y: Tensor, x: Tensor) -> Tensor:
+    """The result in the order of memory that the operation gives it."""
+    return y.contiguous(memory_format=memory_format(y.shape, strides.innermost(y.shape, x)))

@@ -23,15 +23,21 @@ def register(library: Library) -> None:
 
 
 def chain(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> Tensor:
-    *given, backend = rest
-    options = Options(*given)
+    options = Options(*rest[:-1])
+    options.expect_pure()
+    return _result(options, x, weight, operands, rest[-1])
+
+
+def _result(
+    options: Options, x: Tensor, weight: Tensor, operands: Sequence[Tensor], backend: str
+) -> Tensor:
     dispatch.fuses(backend or None)  # refuses a name that there is not
     named = options.named(operands)
     whole = fitted(options.outline, named)
     problem = options.problem(whole, x, weight, exotic=True)
     front.expect(whole, problem, x, weight, named)
-    dims, steps = strides.result(whole, problem, x)
-    return x.new_empty_strided(dims, steps)
+    dims = whole.result(problem)
+    return x.new_empty_strided(dims, strides.of_result(dims, x))
 
 
 def chain_updating(
@@ -40,7 +46,7 @@ def chain_updating(
     options = Options(*rest[:-1])
     named = options.named(operands)
     moved = [torch.empty_like(named[name]) for name in options.outline.updates]
-    return chain(x, weight, operands, *rest), moved
+    return _result(options, x, weight, operands, rest[-1]), moved
 
 
 def chain_backward(

@@ -26,20 +26,23 @@ def register(library: Library) -> None:
 
 
 def chain(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> Tensor:
-    *given, backend = rest
-    options = Options(*given)
-    named = options.named(operands)
+    options = Options(*rest[:-1])
+    options.expect_pure()
+    return _run(options, x, weight, options.named(operands), rest[-1])
+
+
+def _run(
+    options: Options, x: Tensor, weight: Tensor, named: dict[str, Tensor], backend: str
+) -> Tensor:
+    """The chain; running statistics among its tensors are written to."""
 
     def prepare(exotic: bool) -> tuple[Chain, Problem]:
         found = options.chain
         return fitted(found, named), options.problem(found, x, weight, exotic)
 
-    what = ("chain", options.line, *front.exactly(*given[:1], *given[2:7]), options.precision)
+    what = ("transfuse::chain", options.line, options.exactly)
     y = front.run_inside(what, prepare, x, weight, named, backend or None)
-    if not x.requires_grad and y.is_contiguous() and x.is_contiguous():  # the usual case, at once
-        return y
-    whole, problem = prepare(True)
-    return strides.laid(y, strides.result(whole, problem, x)[1])
+    return strides.laid(y, strides.of_result(y.shape, x))
 
 
 def chain_updating(
@@ -48,7 +51,7 @@ def chain_updating(
     options = Options(*rest[:-1])
     named = options.named(operands)
     moved = {name: named[name].clone() for name in options.outline.updates}
-    y = chain(x, weight, [*(named | moved).values()], *rest)
+    y = _run(options, x, weight, named | moved, rest[-1])
     return y, [*moved.values()]
 
 

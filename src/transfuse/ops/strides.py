@@ -5,30 +5,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from transfuse.chain import Chain
-from transfuse.problem import Problem
 from transfuse.tensors import layout
 
 
-def result(chain: Chain, problem: Problem, x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and strides of a chain's result, as the fused backends give it.
+def of_result(dims: Sequence[int], x: Tensor) -> tuple[int, ...]:
+    """The strides of a result of these sizes, as the fused backends give it for an input.
 
     Channels are innermost where they are so in a 4-D or 5-D input, and first after the samples
     otherwise; so they are where the result has not the axes of the values.
     """
-    dims = chain.result(problem)
-    last = layout(x) == "channels_last" and len(dims) == x.dim()
-    return dims, dense(dims, last)
-
-
-def dense(dims: Sequence[int], last: bool) -> tuple[int, ...]:
-    """The strides of a dense tensor; ``last``: channels innermost."""
     axes = tuple(range(len(dims)))
     steps, size = [0] * len(dims), 1
-    for axis in reversed((0, *axes[2:], 1) if last else axes):
+    for axis in reversed((0, *axes[2:], 1) if innermost(dims, x) else axes):
         steps[axis] = size
         size = size * torch.sym_max(dims[axis], 1)  # type: ignore[no-untyped-call]
     return tuple(steps)
+
+
+def innermost(dims: Sequence[int], x: Tensor) -> bool:
+    """Whether the channels of a result of these sizes are innermost in memory."""
+    return len(dims) == x.dim() and layout(x) == "channels_last"
 
 
 def laid(tensor: Tensor, strides: Sequence[int]) -> Tensor:

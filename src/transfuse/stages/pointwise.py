@@ -86,7 +86,9 @@ class Map(Stage):
 
     @property
     def held(self) -> list[Any]:
-        return [each for each in self.arguments if hasattr(each, "__torch_function__")]
+        # Numbers are passed over first: in a trace of torch.compile they may be symbols.
+        others = [each for each in self.arguments if not isinstance(each, int | float | str)]
+        return [each for each in others if hasattr(each, "__torch_function__")]
 
     @property
     def given(self) -> tuple[Any, ...]:

@@ -41,8 +41,8 @@ def write(operands: Mapping[str, Tensor], updated: Mapping[str, Tensor]) -> None
     """Put running statistics into the tensors they are kept in; each one's version goes up."""
     for name, new in updated.items():
         kept = operands[name]
-        # torch writes to those made in inference mode anywhere; an ordinary copy does not. A trace
-        # has none of them, and cannot ask.
-        inference = not is_dynamo_compiling() and kept.is_inference()
-        with torch.inference_mode() if inference else torch.no_grad():
+        # torch writes to those made in inference mode anywhere; an ordinary copy does not.
+        # In a trace of torch.compile there are none.
+        made_so = not is_dynamo_compiling() and kept.is_inference()
+        with torch.inference_mode() if made_so else torch.no_grad():
             kept.copy_(new)
