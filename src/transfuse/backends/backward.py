@@ -21,8 +21,8 @@ from transfuse.elements import ELEMENTS
 from transfuse.plan import Pass, Plan
 from transfuse.problem import Problem
 from transfuse.reverse import convolution
-from transfuse.reverse.reversal import Reversal, same
-from transfuse.reverse.steps import Step, Task
+from transfuse.reverse.reversal import Reversal
+from transfuse.reverse.steps import CONSTANTS, Step, Task, same
 from transfuse.reverse.tape import Tape
 from transfuse.stages import Stage
 from transfuse.sweeping import Buffer, Seen, Sweeping
@@ -137,7 +137,8 @@ class Backward:
         again = any(isinstance(step, Task) and step.flops for step in self.after.steps)
         notes = ["the convolution's output is computed again, not kept"] if again else []
         parts = (part for part in (self.after, self.before) if part)
-        torchs = [s.does for p in parts for s in p.steps if isinstance(s, Task) and not s.flops]
+        tasks = (step for part in parts for step in part.steps if isinstance(step, Task))
+        torchs = [each.does for each in tasks if not each.flops and each.does != CONSTANTS]
         notes += ["torch runs what has no kernel here: " + "; ".join(torchs)] if torchs else []
         return "; ".join(notes)
 

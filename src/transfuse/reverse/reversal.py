@@ -17,16 +17,16 @@ from transfuse.maths import eq, where
 from transfuse.maths.expr import Call, Expr, Name, X, call, folded
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import ONE, ZERO, derivative
+from transfuse.reverse.adaptive import adaptive
 from transfuse.reverse.factors import factored
 from transfuse.reverse.shares import EXTREMES, SHARES
-from transfuse.reverse.steps import Step, Task
-from transfuse.reverse.tape import Joined, Reduced, Region, Shuffled, Taken, Tape
-from transfuse.reverse.windows import unslid
+from transfuse.reverse.steps import Step, each_leg, fold_leg, same
+from transfuse.reverse.tape import Joined, Reduced, Region, Shuffled, Slid, Taken, Tape
+from transfuse.reverse.windows import Windows, axes_of
 from transfuse.stages.walk import Given, Statistic
 from transfuse.sweeping import (
     LARGEST,
     Buffer,
-    Leg,
     Look,
     Seen,
     grouped,
@@ -36,7 +36,6 @@ from transfuse.sweeping import (
     then,
     written_out,
 )
-from transfuse.sweeps import Each, Fold, Sweep, View
 
 SHARED = 8
 """Values that a sum which others share goes over, at least."""
@@ -166,12 +165,35 @@ class Reversal:
             read = {"g": Seen(gradient.buffer, then(gradient.look, spread))}
             self._each(back, Seen(made.buffer, source), G, read)
         else:
-            does, run = unslid(word.folding, dims, after.buffer.dims[2:], word.options)
-            reads = {"g": gradient}
-            if word.folding == "max":
-                reads["x"] = self._stored(region, names)
-            self.steps.append(Task(f"{back} · {does}", (made,), tuple(reads.items()), run))
+            self._unslid(word, region, after, gradient, made.buffer, names)
         return region.expr, made
+
+    def _unslid(
+        self,
+        word: Slid,
+        region: Region,
+        after: Region,
+        gradient: Seen,
+        made: Buffer,
+        names: Names,
+    ) -> None:
+        """The gradient by the values that windows saw."""
+        if word.folding == "sign":
+            raise NotImplementedError
+        back, dims, outputs = _back(region), region.buffer.dims, after.buffer.dims[2:]
+        values = self._stored(region, names) if word.folding == "max" else None
+        try:
+            windows = Windows(back, axes_of(dims, outputs, word.options), gradient, made)
+        except NotImplementedError:
+            reads = {"g": gradient, **({} if values is None else {"x": values})}
+            self.steps.append(adaptive(back, made, outputs, reads))
+            return
+        if values is not None:
+            windows.largest(values, after.buffer)
+        else:
+            divisor = 1.0 if word.folding == "sum" else word.options.get("divisor")
+            windows.mean(word.options.get("counts_padding", True), divisor)
+        self.steps += windows.steps
 
     def _joined(self, word: Joined, gradient: Seen, first: int, back: str) -> None:
         """The gradient by the tensor that joined the values."""
@@ -284,7 +306,7 @@ class Reversal:
         }
         out = Seen(part, then(like.look(groups), lambda t: select(t, kept)))
         if prod(dims[axis] for axis in gone) > 1:
-            self.steps.append(Leg(does, (out,), tuple(seen.items()), _folding(expr)))
+            self.steps.append(fold_leg(does, out, "sum", expr, seen))
         else:
             narrow = {
                 name: Seen(each.buffer, then(each.look, lambda t: select(t, kept)))
@@ -326,17 +348,14 @@ class Reversal:
                 for name, each in reads.items()
             }
             out = Seen(made, lambda t: select(t, sorted(kept)))
-            self.steps.append(Leg(f"{does} · share", (out,), tuple(seen.items()), _folding(inner)))
+            self.steps.append(fold_leg(f"{does} · share", out, "sum", inner, seen))
         return (symbol(name) if outer is ONE else outer * symbol(name)), over
 
     def _sought(self, value: Given | Statistic) -> bool:
         return isinstance(value, Statistic) or value.name in self.wanted
 
     def _each(self, does: str, into: Seen, expr: Expr, reads: Mapping[str, Seen]) -> None:
-        def make(outs: tuple[View, ...], values: dict[str, View]) -> Sweep:
-            return Each(outs[0], expr, tuple(values.items()))
-
-        self.steps.append(Leg(does, (into,), tuple(reads.items()), make))
+        self.steps.append(each_leg(does, into, expr, reads))
 
     def _read(
         self, region: Region, expr: Expr, names: Names, groups: int = 1
@@ -394,11 +413,6 @@ class Reversal:
         return part
 
 
-def same(t: Tensor) -> Tensor:
-    """A buffer as it is."""
-    return t
-
-
 def _whole(seen: Seen, region: Region) -> _Named:
     """What has a value of its own for each of a region's."""
     axes = tuple(range(len(region.buffer.dims)))
@@ -415,10 +429,6 @@ def _back(region: Region) -> str:
 
 def _likeness(buffer: Buffer) -> Tensor:
     return torch.empty(buffer.dims, device="meta")
-
-
-def _folding(expr: Expr) -> Callable[[tuple[View, ...], dict[str, View]], Sweep]:
-    return lambda outs, values: Fold(outs, "sum", tuple(values.items()), before=expr)
 
 
 def _pieces(expr: Expr) -> Iterator[tuple[Expr, int]]:
