@@ -27,6 +27,8 @@ from transfuse.sweeping import Buffer, Look, Seen, then
 
 TAPS = 6
 """Of one sweep: each is two tensors that it reads."""
+FEW = 32
+"""Taps of a tile that are sooner taken one by one than folded."""
 NONE = 2.0**127
 """What stands beyond the tensor: a value that is nobody's maximum."""
 
@@ -156,16 +158,28 @@ class Windows:
 
     def _largest_of_tiles(self, values: Seen, result: Buffer) -> None:
         kernel = [axis.kernel for axis in self.axes]
-        rank, dims = len(kernel), self.outputs
-        taps, first = Buffer((prod(kernel),), statistic=True), Buffer(dims)
+        dims, taps = self.outputs, Buffer((prod(kernel),), statistic=True)
         self.steps.append(_constant(torch.arange(prod(kernel)), taps))
 
         def at(t: Tensor) -> Tensor:
             places = [n for k in kernel for n in (1, k)]
             return t.view(1, 1, *places).expand(*dims[:2], *self._parts)
 
-        kept = [0, 1, *(2 + 2 * a for a in range(rank))]
-        order = (*kept, *(3 + 2 * a for a in range(rank)))
+        few = prod(kernel) <= FEW
+        number = Seen(taps, at)
+        first = self._first_by_taps(values, result) if few else self._first(values, result, number)
+        f, k = symbol("f"), symbol("k")
+        seen = {
+            "g": Seen(self.gradient.buffer, then(self.gradient.look, self._spread)),
+            "f": Seen(first, self._spread),
+            "k": number,
+        }
+        self._tiles(where(either(eq(f, k), eq(-1.0 - f, k)), symbol("g"), 0.0), seen)
+
+    def _first(self, values: Seen, result: Buffer, number: Seen) -> Buffer:
+        """The tap of each tile that has its value, as a fold over the tile."""
+        rank, first = len(self.axes), Buffer(self.outputs)
+        order = (0, 1, *(2 + 2 * a for a in range(rank)), *(3 + 2 * a for a in range(rank)))
 
         def ordered(t: Tensor) -> Tensor:
             return t.permute(order)
@@ -173,19 +187,12 @@ class Windows:
         reads = {
             "x": Seen(values.buffer, then(values.look, then(self._cut, ordered))),
             "m": Seen(result, then(self._spread, ordered)),
-            "k": Seen(taps, then(at, ordered)),
+            "k": Seen(number.buffer, then(number.look, ordered)),
         }
         key = _key(X, symbol("m"), symbol("k"), -1.0 - symbol("k"))
-
         does = f"{self.does} · first of each window"
         self.steps.append(fold_leg(does, Seen(first, same), "min", key, reads))
-        f, k = symbol("f"), symbol("k")
-        seen = {
-            "g": Seen(self.gradient.buffer, then(self.gradient.look, self._spread)),
-            "f": Seen(first, self._spread),
-            "k": Seen(taps, at),
-        }
-        self._tiles(where(either(eq(f, k), eq(-1.0 - f, k)), symbol("g"), 0.0), seen)
+        return first
 
     # Tap by tap.
 
