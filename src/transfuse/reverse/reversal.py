@@ -70,6 +70,15 @@ class _Named:
 Names = dict[str, _Named]
 
 
+@dataclass(frozen=True)
+class Slope:
+    """The step to the gradient by the first values, as an expression of what it reads."""
+
+    step: Step
+    expr: Expr
+    reads: Mapping[str, Buffer]
+
+
 class Reversal:
     """The steps that take a gradient back over a tape, and what they find on the way.
 
@@ -81,6 +90,7 @@ class Reversal:
         self.tape, self.wanted = tape, wanted
         self.steps: list[Step] = []
         self.found: dict[str, list[Buffer]] = {}
+        self.slope: Slope | None = None
         self._pulls: dict[int, list[Buffer]] = {}  # gradients of statistics, one for every place
         self._sums: dict[tuple[object, ...], str] = {}  # what several sums of a region share
         self._made = 0
@@ -214,22 +224,37 @@ class Reversal:
             adjoint = self._pushed(region, taken, adjoint, names)
         met = {each for each in region.values.values() if isinstance(each, Statistic)}
         self._pull(region, adjoint, names, sorted(met - own, key=lambda each: each.number))
+        change = derivative(adjoint, "x")
+        found = incoming if change is G else self._by_values(region, change, names)
+        names["dx"] = _whole(found, region)
         for name, value in region.values.items():
             if isinstance(value, Given) and value.name in self.wanted:
-                change = derivative(adjoint, name)
-                if change is not ZERO:
-                    sizes = region.buffer.dims
-                    dims = tuple(n if a in value.axes else 1 for a, n in enumerate(sizes))
-                    part = self._part(value.name, dims)
-                    does = f"{_back(region)} · by {value.name}"
-                    self._summed(does, region, change, names, names[name], part)
-        change = derivative(adjoint, "x")
-        if change is G:
-            return incoming
+                self._by_operand(region, name, value, adjoint, change, names)
+        return found
+
+    def _by_values(self, region: Region, change: Expr, names: Names) -> Seen:
+        """The gradient by a region's values, in a buffer of its own."""
         made = Buffer(region.buffer.dims)
         expr, groups, reads = self._read(region, change, names)
         self._each(_back(region), Seen(made, grouped(groups)), expr, reads)
+        if groups == 1:
+            self.slope = Slope(self.steps[-1], expr, {n: reads[n].buffer for n in expr.names})
         return Seen(made, same)
+
+    def _by_operand(
+        self, region: Region, name: str, value: Given, adjoint: Expr, of_x: Expr, names: Names
+    ) -> None:
+        """The gradient by an operand that meets a region's values; ``of_x``: that by these."""
+        change = derivative(adjoint, name)
+        if change is ZERO:
+            return
+        sizes = region.buffer.dims
+        dims = tuple(n if axis in value.axes else 1 for axis, n in enumerate(sizes))
+        if change is of_x and dims == sizes:  # one that was added, as a residual is
+            change = symbol("dx")
+        part = self._part(value.name, dims)
+        does = f"{_back(region)} · by {value.name}"
+        self._summed(does, region, change, names, names[name], part)
 
     def _pull(
         self, region: Region, adjoint: Expr, names: Names, statistics: Sequence[Statistic]
