@@ -73,3 +73,13 @@ def test_where_it_is_shown() -> None:
     found = CliRunner().invoke(app, line)
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["backward"]["flops"] > 0
+
+
+def test_element_stages_are_the_convolutions_own_epilogue() -> None:
+    """One kernel convolves again and gives the gradient by its output; nothing else is stored."""
+    problem = Problem.parse("n2 ci4 co6 i5x6 k3 s2 p1")
+    chain = Chain(s.conv_transpose(2, "b"), s.add("t"), s.relu(), s.silu())
+    plan = plan_backward(chain.fitted({"t": (2, 6, 9, 11)}), problem)
+    assert [p.flops > 0 for p in plan.passes].index(True) == 0
+    assert len([p for p in plan.passes if p.flops]) == 3
+    assert plan.scratch == problem.output().numel * 4

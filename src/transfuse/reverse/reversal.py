@@ -17,16 +17,16 @@ from transfuse.maths import eq, where
 from transfuse.maths.expr import Call, Expr, Name, X, call, folded
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import ONE, ZERO, derivative
+from transfuse.reverse.adaptive import adaptive
 from transfuse.reverse.factors import factored
 from transfuse.reverse.shares import EXTREMES, SHARES
-from transfuse.reverse.steps import Step, Task
-from transfuse.reverse.tape import Joined, Reduced, Region, Shuffled, Taken, Tape
-from transfuse.reverse.windows import unslid
+from transfuse.reverse.steps import Step, each_leg, fold_leg, same
+from transfuse.reverse.tape import Joined, Reduced, Region, Shuffled, Slid, Taken, Tape
+from transfuse.reverse.windows import Windows, axes_of
 from transfuse.stages.walk import Given, Statistic
 from transfuse.sweeping import (
     LARGEST,
     Buffer,
-    Leg,
     Look,
     Seen,
     grouped,
@@ -36,7 +36,6 @@ from transfuse.sweeping import (
     then,
     written_out,
 )
-from transfuse.sweeps import Each, Fold, Sweep, View
 
 SHARED = 8
 """Values that a sum which others share goes over, at least."""
@@ -71,6 +70,15 @@ class _Named:
 Names = dict[str, _Named]
 
 
+@dataclass(frozen=True)
+class Slope:
+    """The step to the gradient by the first values, as an expression of what it reads."""
+
+    step: Step
+    expr: Expr
+    reads: Mapping[str, Buffer]
+
+
 class Reversal:
     """The steps that take a gradient back over a tape, and what they find on the way.
 
@@ -82,6 +90,7 @@ class Reversal:
         self.tape, self.wanted = tape, wanted
         self.steps: list[Step] = []
         self.found: dict[str, list[Buffer]] = {}
+        self.slope: Slope | None = None
         self._pulls: dict[int, list[Buffer]] = {}  # gradients of statistics, one for every place
         self._sums: dict[tuple[object, ...], str] = {}  # what several sums of a region share
         self._made = 0
@@ -166,12 +175,35 @@ class Reversal:
             read = {"g": Seen(gradient.buffer, then(gradient.look, spread))}
             self._each(back, Seen(made.buffer, source), G, read)
         else:
-            does, run = unslid(word.folding, dims, after.buffer.dims[2:], word.options)
-            reads = {"g": gradient}
-            if word.folding == "max":
-                reads["x"] = self._stored(region, names)
-            self.steps.append(Task(f"{back} · {does}", (made,), tuple(reads.items()), run))
+            self._unslid(word, region, after, gradient, made.buffer, names)
         return region.expr, made
+
+    def _unslid(
+        self,
+        word: Slid,
+        region: Region,
+        after: Region,
+        gradient: Seen,
+        made: Buffer,
+        names: Names,
+    ) -> None:
+        """The gradient by the values that windows saw."""
+        if word.folding == "sign":
+            raise NotImplementedError
+        back, dims, outputs = _back(region), region.buffer.dims, after.buffer.dims[2:]
+        values = self._stored(region, names) if word.folding == "max" else None
+        try:
+            windows = Windows(back, axes_of(dims, outputs, word.options), gradient, made)
+        except NotImplementedError:
+            reads = {"g": gradient, **({} if values is None else {"x": values})}
+            self.steps.append(adaptive(back, made, outputs, reads))
+            return
+        if values is not None:
+            windows.largest(values, after.buffer)
+        else:
+            divisor = 1.0 if word.folding == "sum" else word.options.get("divisor")
+            windows.mean(word.options.get("counts_padding", True), divisor)
+        self.steps += windows.steps
 
     def _joined(self, word: Joined, gradient: Seen, first: int, back: str) -> None:
         """The gradient by the tensor that joined the values."""
@@ -192,22 +224,37 @@ class Reversal:
             adjoint = self._pushed(region, taken, adjoint, names)
         met = {each for each in region.values.values() if isinstance(each, Statistic)}
         self._pull(region, adjoint, names, sorted(met - own, key=lambda each: each.number))
+        change = derivative(adjoint, "x")
+        found = incoming if change is G else self._by_values(region, change, names)
+        names["dx"] = _whole(found, region)
         for name, value in region.values.items():
             if isinstance(value, Given) and value.name in self.wanted:
-                change = derivative(adjoint, name)
-                if change is not ZERO:
-                    sizes = region.buffer.dims
-                    dims = tuple(n if a in value.axes else 1 for a, n in enumerate(sizes))
-                    part = self._part(value.name, dims)
-                    does = f"{_back(region)} · by {value.name}"
-                    self._summed(does, region, change, names, names[name], part)
-        change = derivative(adjoint, "x")
-        if change is G:
-            return incoming
+                self._by_operand(region, name, value, adjoint, change, names)
+        return found
+
+    def _by_values(self, region: Region, change: Expr, names: Names) -> Seen:
+        """The gradient by a region's values, in a buffer of its own."""
         made = Buffer(region.buffer.dims)
         expr, groups, reads = self._read(region, change, names)
         self._each(_back(region), Seen(made, grouped(groups)), expr, reads)
+        if groups == 1:
+            self.slope = Slope(self.steps[-1], expr, {n: reads[n].buffer for n in expr.names})
         return Seen(made, same)
+
+    def _by_operand(
+        self, region: Region, name: str, value: Given, adjoint: Expr, of_x: Expr, names: Names
+    ) -> None:
+        """The gradient by an operand that meets a region's values; ``of_x``: that by these."""
+        change = derivative(adjoint, name)
+        if change is ZERO:
+            return
+        sizes = region.buffer.dims
+        dims = tuple(n if axis in value.axes else 1 for axis, n in enumerate(sizes))
+        if change is of_x and dims == sizes:  # one that was added, as a residual is
+            change = symbol("dx")
+        part = self._part(value.name, dims)
+        does = f"{_back(region)} · by {value.name}"
+        self._summed(does, region, change, names, names[name], part)
 
     def _pull(
         self, region: Region, adjoint: Expr, names: Names, statistics: Sequence[Statistic]
@@ -284,7 +331,7 @@ class Reversal:
         }
         out = Seen(part, then(like.look(groups), lambda t: select(t, kept)))
         if prod(dims[axis] for axis in gone) > 1:
-            self.steps.append(Leg(does, (out,), tuple(seen.items()), _folding(expr)))
+            self.steps.append(fold_leg(does, out, "sum", expr, seen))
         else:
             narrow = {
                 name: Seen(each.buffer, then(each.look, lambda t: select(t, kept)))
@@ -326,17 +373,14 @@ class Reversal:
                 for name, each in reads.items()
             }
             out = Seen(made, lambda t: select(t, sorted(kept)))
-            self.steps.append(Leg(f"{does} · share", (out,), tuple(seen.items()), _folding(inner)))
+            self.steps.append(fold_leg(f"{does} · share", out, "sum", inner, seen))
         return (symbol(name) if outer is ONE else outer * symbol(name)), over
 
     def _sought(self, value: Given | Statistic) -> bool:
         return isinstance(value, Statistic) or value.name in self.wanted
 
     def _each(self, does: str, into: Seen, expr: Expr, reads: Mapping[str, Seen]) -> None:
-        def make(outs: tuple[View, ...], values: dict[str, View]) -> Sweep:
-            return Each(outs[0], expr, tuple(values.items()))
-
-        self.steps.append(Leg(does, (into,), tuple(reads.items()), make))
+        self.steps.append(each_leg(does, into, expr, reads))
 
     def _read(
         self, region: Region, expr: Expr, names: Names, groups: int = 1
@@ -394,11 +438,6 @@ class Reversal:
         return part
 
 
-def same(t: Tensor) -> Tensor:
-    """A buffer as it is."""
-    return t
-
-
 def _whole(seen: Seen, region: Region) -> _Named:
     """What has a value of its own for each of a region's."""
     axes = tuple(range(len(region.buffer.dims)))
@@ -415,10 +454,6 @@ def _back(region: Region) -> str:
 
 def _likeness(buffer: Buffer) -> Tensor:
     return torch.empty(buffer.dims, device="meta")
-
-
-def _folding(expr: Expr) -> Callable[[tuple[View, ...], dict[str, View]], Sweep]:
-    return lambda outs, values: Fold(outs, "sum", tuple(values.items()), before=expr)
 
 
 def _pieces(expr: Expr) -> Iterator[tuple[Expr, int]]:

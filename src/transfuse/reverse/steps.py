@@ -5,7 +5,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from transfuse.maths.expr import Expr
 from transfuse.sweeping import Leg, Seen
+from transfuse.sweeps import Each, Fold, Folding, Sweep, View
+
+CONSTANTS = "constants"
+"""What a task does that writes down a few numbers which do not change."""
 
 
 @dataclass(frozen=True)
@@ -24,3 +29,26 @@ class Task:
 
 
 Step = Leg | Task
+
+
+def each_leg(does: str, into: Seen, expr: Expr, reads: Mapping[str, Seen]) -> Leg:
+    """A sweep that gives every element of its own."""
+
+    def make(outs: tuple[View, ...], values: dict[str, View]) -> Sweep:
+        return Each(outs[0], expr, tuple(values.items()))
+
+    return Leg(does, (into,), tuple(reads.items()), make)
+
+
+def fold_leg(does: str, into: Seen, folding: Folding, expr: Expr, reads: Mapping[str, Seen]) -> Leg:
+    """A sweep that gives one for all along the last axes."""
+
+    def make(outs: tuple[View, ...], values: dict[str, View]) -> Sweep:
+        return Fold(outs, folding, tuple(values.items()), before=expr)
+
+    return Leg(does, (into,), tuple(reads.items()), make)
+
+
+def same(t: Tensor) -> Tensor:
+    """A buffer as it is."""
+    return t
