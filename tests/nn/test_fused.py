@@ -92,6 +92,18 @@ def test_keys_are_torchs() -> None:
     assert isinstance(layer, nn.ConvTranspose2d)
 
 
+def test_without_the_batch_axis() -> None:
+    """As a batch of one; batch norm refuses it, as torch's does."""
+    then = [nn.ReLU(), nn.GroupNorm(2, 8), nn.Softmax(1), nn.Flatten()]
+    layer = with_integers(FusedConvTranspose(4, 8, (3, 3), then=then))
+    assert layer(X[0]).equal(layer(X[:1])[0])
+    norm, theirs = decoder()
+    for each in (norm, theirs):
+        with pytest.raises(ValueError, match=r"expected 4D input \(got 3D input\)"):
+            each(X[0].double())
+    assert norm.then[0].num_batches_tracked == 0
+
+
 def test_a_refused_call_counts_no_batch() -> None:
     layer, _ = decoder()
     before = {name: each.clone() for name, each in layer.state_dict().items()}
