@@ -28,6 +28,7 @@ class Machine:
     bandwidth: float  # bytes per second
     flops: dict[str, float]  # per second, by arithmetic
     on_chip: int  # bytes that one program can hold
+    per_value: int = 0  # flops' time that a convolution's value takes beside its products
 
     def seconds(self, arithmetic: str, flops: int, traffic: int) -> float:
         return flops / self.flops[arithmetic] + traffic / self.bandwidth
@@ -35,14 +36,15 @@ class Machine:
 
 # Measured: an H200 (copy, cuBLAS 8192^3; fp64 is assumed as fast as fp32), and two AVX2 cores
 # (copy, sgemm). Only their ratios steer a plan, and only where a cut lies close. The core has those
-# of a CPU from here (`make generate`).
+# of a CPU from here (`make generate`). There a value is copied, stored and turned in caches: at 16
+# products each, convolutions take the time of 80 and more, and stored values won every case.
 MACHINES = {
     "cuda": Machine(
         4.28e12,
         {"fp32": 51e12, "tf32": 357e12, "fp16": 656e12, "bf16": 679e12, "fp64": 51e12},
         227_000,
     ),
-    "cpu": Machine(2e10, {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9}, 512_000),
+    "cpu": Machine(2e10, {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9}, 512_000, 64),
 }
 
 
@@ -252,7 +254,10 @@ class _Fusion:
         store = 2 * self.costs.tensor(i)
         again = self.costs.reads(self.start, i)
         cost = partial(self.machine.seconds, self.problem.arithmetic)
-        return Choice.AGAIN if cost(self._flops(), again) < cost(0, store) else Choice.STORE
+        flops = self._flops()
+        if flops:
+            flops += self.machine.per_value * self.costs.shapes[self.chain.at + 1].numel
+        return Choice.AGAIN if cost(flops, again) < cost(0, store) else Choice.STORE
 
     def _store(self, i: int) -> None:
         """End the pass after ``i`` stages; the next one starts from what it stored."""

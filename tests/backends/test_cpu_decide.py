@@ -48,13 +48,13 @@ def test_choices(chain: Chain, line: str, found: list[Choice]) -> None:
 def test_the_point_where_storing_takes_over(dtype: str) -> None:
     """By the rates of plan.py: the flops of a kernel of 1 against two ways through memory."""
     rates, size = machine("cpu"), 8 if dtype == "fp64" else 4
-    positions, outputs = 2 * 30 * 30, 8
+    positions, outputs = 2 * 30 * 30, 32
     turned = []
     for inputs in range(1, 200):
-        flops = 2 * positions * inputs * outputs / rates.flops[dtype]
-        again = flops + (positions + outputs) * inputs * size / rates.bandwidth
+        flops = (2 * inputs + rates.per_value) * positions * outputs
+        again = flops / rates.flops[dtype] + (positions + outputs) * inputs * size / rates.bandwidth
         expected = AGAIN if again < 2 * positions * outputs * size / rates.bandwidth else STORE
-        assert choices(SOFTMAX, f"n2 ci{inputs} co8 i30x30 k1 {dtype}") == [expected], inputs
+        assert choices(SOFTMAX, f"n2 ci{inputs} co32 i30x30 k1 {dtype}") == [expected], inputs
         turned.append(expected)
     assert set(turned) == {AGAIN, STORE}
 

@@ -34,7 +34,7 @@ std::vector<int32_t> decided(const transfuse_program* program) {
     const double bytes = p.element == TF_F64 ? 8 : 4;  // of a value in the arithmetic of the element type
     const double taps = double(p.kernel[0] * p.kernel[1] * p.kernel[2]) * double(p.out_channels / p.groups);
     // What it takes to compute the values once more: from the input, or from what was stored last.
-    double flops = 2 * double(values[0].count()) * taps;
+    double flops = 2 * double(values[0].count()) * taps + RATES.per_value * double(values[1].count());
     double read = double(values[0].count()) + double(p.in_channels) * taps;
     std::vector<int32_t> cuts(size_t(p.steps_count), TF_STORE);
     for (int32_t i = 0; i < p.steps_count; i++) {

@@ -6,5 +6,6 @@ struct Rates {
     double bandwidth;  // bytes per second
     double flops[4];   // per second, by element type
     double on_chip;    // bytes that one tile can hold
+    double per_value;  // flops' time that a convolution's value takes beside its products
 };
-constexpr Rates RATES = {20000000000.0, {177000000000.0, 88000000000.0, 177000000000.0, 177000000000.0}, 512000};
+constexpr Rates RATES = {20000000000.0, {177000000000.0, 88000000000.0, 177000000000.0, 177000000000.0}, 512000, 64};
