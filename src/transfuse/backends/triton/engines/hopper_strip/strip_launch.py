@@ -23,7 +23,9 @@ from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.packing.packed_layout import Copies
 
-CONVOLVE = Kernel("engines.hopper_strip.strip_kernel", "convolve_strip", static=3, at_run_time=True)
+CONVOLVE = Kernel(
+    "engines.hopper_strip.strip_kernel", "convolve_strip", static=3, at_run_time=True, slow=True
+)
 
 SHORT, LONG = 256, 1024
 """Products of a sum: few, so that what follows takes longer; many, so that programs take long."""
