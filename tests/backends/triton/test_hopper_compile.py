@@ -273,7 +273,7 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
 def test_rows_are_stored_from_few_addresses() -> None:
     """A row of 129: no vectors, but channels lie at one distance: an addition each."""
     each = chosen(SOFT, 4)
-    first = configs(each.geometry, 4, each.after, each.results)[0]
+    first = next(configs(each.geometry, 4, each.after, each.results))
     ptx = build("fp32", replace(each, config=first)).asm["ptx"]
     stores = len(re.findall(r"st\.global\.b32", ptx))
     added = Counter(re.findall(r"add\.s64\s+%rd\d+, %rd\d+, (%rd\d+);", ptx))

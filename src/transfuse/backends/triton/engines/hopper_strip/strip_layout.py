@@ -7,6 +7,7 @@ start. See ``strip_kernel.py``. Pure integers; nothing here imports Triton.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby, islice
 from math import gcd, prod
 
 from transfuse.backends.triton.arguments import Swizzled
@@ -293,26 +294,25 @@ def axis_of(after: Epilogue) -> int:
 
 def configs(
     geometry: StripGeometry, itemsize: int, after: Epilogue, results: Results
-) -> tuple[StripTiling, ...]:
-    """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
+) -> Iterator[StripTiling]:
+    """Layouts that fit, as they are asked for, the likely best first: large tiles, held weights,
+    deep rings.
 
     ``itemsize`` of what is multiplied.
     """
-    found: list[StripTiling] = []
     if geometry.channels > 128 and {"softmax", "sum"} & set(after.after.ops):
-        return ()
+        return
     for base in bases(geometry, itemsize, axis_of(after)):
         # A program that holds weights stays with one of these: there must be a program for each.
         held = geometry.held(base.depth) if base.tiles_of_block(geometry) <= 16 else 0
         rings = [(x, held, True) for x in (4, 3) if held]
         rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 7, 6, 4, 3)]
         best = store_of(geometry, base, after, results)
-        for config in (best, replace(best, store="tile", vector=1)):
+        for config in dict.fromkeys((best, replace(best, store="tile", vector=1))):
             for x_stages, w_stages, hold in rings:
                 each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
                 if each.room(geometry, after, results) <= SHARED and near(geometry, each, results):
-                    found.append(each)
-    return tuple(dict.fromkeys(found))
+                    yield each
 
 
 def bases(geometry: StripGeometry, itemsize: int, axis: int) -> Iterator[StripTiling]:
@@ -392,9 +392,10 @@ def choose(
     geometry: StripGeometry, itemsize: int, after: Epilogue, results: Results
 ) -> StripTiling | None:
     """The layout to take; none if none fits. Measured on an H200 where it names rings."""
-    found = configs(geometry, itemsize, after, results)
     # How results are stored matters more than how deep the rings are.
-    alike = [e for e in found if (e.positions, e.store) == (found[0].positions, found[0].store)]
+    found = configs(geometry, itemsize, after, results)
+    by_store = groupby(found, key=lambda each: (each.positions, each.store))
+    alike = [each for _, first in islice(by_store, 1) for each in first]
     plain = [each for each in alike if not each.hold]
     if not plain:
         return None
