@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import Results, StripGeometry
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
-    Results,
-    StripGeometry,
     StripTiling,
     configs,
     depth_of,

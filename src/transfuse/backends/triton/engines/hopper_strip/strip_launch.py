@@ -7,11 +7,8 @@ from transfuse.backends.triton.arguments import NO_MORE, At, Boxes
 from transfuse.backends.triton.draft import OUT, Draft, Partials, gathered, numbers
 from transfuse.backends.triton.engines.contract import Task, Unsuited
 from transfuse.backends.triton.engines.hopper_strip import strip_layout
-from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
-    Results,
-    StripGeometry,
-    StripTiling,
-)
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import Results, StripGeometry
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripTiling
 from transfuse.backends.triton.engines.hopper_strip.strip_sizes import sizes
 from transfuse.backends.triton.engines.portable import convolve_launch, tiling
 from transfuse.backends.triton.engines.portable.tile import Tiled
