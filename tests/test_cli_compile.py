@@ -83,11 +83,15 @@ def test_the_common_calls_are_those_that_are_promised() -> None:
     calls = list(common.calls())
     plain = {
         (case.problem.rank, case.problem.kernel[0], case.problem.stride[0])
-        for chain, case in calls
+        for chain, case, _ in calls
         if len(chain.stages) == 1
     }
     kernels = ((2, 2), (4, 2), (3, 2), (3, 1), (5, 1), (16, 8), (8, 4))
     assert plain >= {(rank, *kernel) for rank in (1, 2, 3) for kernel in kernels}
     operators = {str(op.bound(op.case("benchmark"))) for op in OPERATORS.values()}
-    assert operators <= {str(chain) for chain, _ in calls}
-    assert len(calls) == len({(str(chain), str(case)) for chain, case in calls})
+    assert operators <= {str(chain) for chain, _, _ in calls}
+    assert len(calls) == len({(str(chain), str(case)) for chain, case, _ in calls})
+    layers = [each for each in calls if each[0].conv.bias == "bias" and len(each[0].stages) == 1]
+    assert {arithmetics for _, _, arithmetics in layers} == {("fp32", "tf32", "fp16", "bf16")}
+    bare = {str(case): found for chain, case, found in calls if chain.conv.bias is None}
+    assert all(bare[str(case)] == ("tf32", "fp16", "bf16") for _, case, _ in layers)

@@ -18,6 +18,7 @@ from transfuse.backends.triton import Triton, calls, lower, tuned
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload, workload_of
 from transfuse.backends.triton.launch_plan import LaunchPlan
+from transfuse.backends.triton.segments import Segment
 from transfuse.bench.clock import Clock
 from transfuse.bench.statistics import spread
 from transfuse.chain import Chain
@@ -121,7 +122,7 @@ class Tuner:
             if all(trial.fault for trial in trials):
                 raise RuntimeError(f"no tiles run {self.problem}: {trials[0].fault}")
 
-    def _screen(self, each: lower.Segment, work: Workload, trials: list[Trial]) -> None:
+    def _screen(self, each: Segment, work: Workload, trials: list[Trial]) -> None:
         """Try candidates until time or number is spent; the first one always."""
         begun = perf_counter()
 
@@ -136,7 +137,7 @@ class Tuner:
 
     def _order(
         self,
-        each: lower.Segment,
+        each: Segment,
         work: Workload,
         trials: list[Trial],
         spent: Callable[[], float],
@@ -162,10 +163,10 @@ class Tuner:
         yield from fresh(tiling.around(work, best.form, best.box, self.capability))
         yield from space
 
-    def _try(self, each: lower.Segment, config: tiling.Tiling) -> Trial:
+    def _try(self, each: Segment, config: tiling.Tiling) -> Trial:
         """Compile, compare with the first that ran, time."""
 
-        def choose(other: lower.Segment, work: Workload) -> tiling.Tiling:
+        def choose(other: Segment, work: Workload) -> tiling.Tiling:
             if other == each:
                 return config
             rest = (work, self.gpu, self.capability)
@@ -208,7 +209,7 @@ class Tuner:
                 samples[config].append(self.clock.time(call)[0])
         return {config: spread(found).median for config, found in samples.items()}
 
-    def _keep(self, each: lower.Segment, work: Workload, trials: list[Trial]) -> Outcome:
+    def _keep(self, each: Segment, work: Workload, trials: list[Trial]) -> Outcome:
         """Put the best on disk; what was timed twice counts by its last time."""
         last = {trial.config: trial for trial in trials}
         # Those of the final were timed together: a screening time does not beat them.
@@ -222,7 +223,7 @@ class Tuner:
         return Outcome(key, str(self.problem), best, heuristic, len(last), faults, str(file))
 
     def _launch_plan(
-        self, choose: Callable[[lower.Segment, Workload], tiling.Tiling] | None = None
+        self, choose: Callable[[Segment, Workload], tiling.Tiling] | None = None
     ) -> LaunchPlan:
         tensors = (self.x, self.weight, self.operands, self.out)
         return calls.prepare(self.chain, self.plan, *tensors, choose).launch_plan

@@ -60,12 +60,12 @@ def compile_(
     for name in layout or []:
         if name not in shipped.LAYOUTS:
             raise ValueError(f"unknown layout {name!r}; known: {', '.join(shipped.LAYOUTS)}")
-    calls = shipped.calls() if common else asked(slugs, problem, then, case)
-    dtypes = shipped.ARITHMETICS if common else dtype
+    mine = () if common else asked(slugs, problem, then, case)
+    calls = shipped.calls() if common else ((*each, dtype) for each in mine)
     layouts = shipped.LAYOUTS if common else layout
     work = [
         ahead.Wanted(chain.stages, replace(on.problem, layout=lies))
-        for chain, line in calls
+        for chain, line, dtypes in calls
         for kind in kinds
         for arithmetic in dtypes or [line.problem.arithmetic]
         for lies in layouts or [line.problem.layout]

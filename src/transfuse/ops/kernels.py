@@ -9,8 +9,9 @@ from torch._C import DispatchKey
 from torch.library import Library
 
 from transfuse import front
+from transfuse.backends.backward import INPUT, WEIGHT
 from transfuse.chain import Chain
-from transfuse.gradients import INPUT, WEIGHT, gradients
+from transfuse.gradients import gradients
 from transfuse.ops import strides
 from transfuse.ops.arguments import Options, fitted
 from transfuse.problem import Problem

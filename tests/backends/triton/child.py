@@ -26,9 +26,10 @@ from torch import Tensor
 from transfuse import plan
 from transfuse.backends import triton as backend
 from transfuse.backends.base import prepared
-from transfuse.backends.triton import Triton, lower
+from transfuse.backends.triton import Triton
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload
+from transfuse.backends.triton.segments import power
 from transfuse.backends.triton.strides import Box
 from transfuse.backends.triton.told import UNDIVIDED, told
 from transfuse.chain import Chain
@@ -74,7 +75,7 @@ def tile(work: Workload, form: str, box: Box, channels: int, split: int = 1) -> 
     """The tile asked for; where a pass cannot have it, the nearest."""
     positions = box[0] * box[1] * box[2] * box[3]
     if work.all_channels:
-        channels = lower.power(work.outputs * (work.groups if work.depthwise else 1))
+        channels = power(work.outputs * (work.groups if work.depthwise else 1))
     if work.depthwise:
         form, box = "rows", (1, 1, 1, positions)
     elif form == "batch" and work.per_sample:

@@ -18,10 +18,12 @@ from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from triton.experimental.gluon.language import NVMMASharedLayout  # noqa: E402
 
-from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noqa: E402
-    SHARED,
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import (  # noqa: E402
     Results,
     StripGeometry,
+)
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noqa: E402
+    SHARED,
     StripTiling,
     choose,
     configs,
@@ -30,7 +32,7 @@ from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noq
 from transfuse.backends.triton.epilogue.op_table import OpTable  # noqa: E402
 from transfuse.backends.triton.epilogue.records import Epilogue  # noqa: E402
 from transfuse.backends.triton.installed import any_row  # noqa: E402
-from transfuse.backends.triton.lower import Part  # noqa: E402
+from transfuse.backends.triton.segments import Part  # noqa: E402
 from transfuse.backends.triton.strides import CHANNELS, WIDTH  # noqa: E402
 from transfuse.backends.triton.tap_table import TapTable  # noqa: E402
 from transfuse.geometry import Axis  # noqa: E402
@@ -273,7 +275,7 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
 def test_rows_are_stored_from_few_addresses() -> None:
     """A row of 129: no vectors, but channels lie at one distance: an addition each."""
     each = chosen(SOFT, 4)
-    first = configs(each.geometry, 4, each.after, each.results)[0]
+    first = next(configs(each.geometry, 4, each.after, each.results))
     ptx = build("fp32", replace(each, config=first)).asm["ptx"]
     stores = len(re.findall(r"st\.global\.b32", ptx))
     added = Counter(re.findall(r"add\.s64\s+%rd\d+, %rd\d+, (%rd\d+);", ptx))

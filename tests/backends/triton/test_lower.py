@@ -8,7 +8,7 @@ import pytest
 from transfuse.backends import triton as backend
 from transfuse.backends.triton import Triton, lower
 from transfuse.backends.triton.epilogue.op_table import OpArguments, thirds
-from transfuse.backends.triton.lower import Lowered, TileOp
+from transfuse.backends.triton.segments import Lowered, TileOp
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS
 from transfuse.plan import fused

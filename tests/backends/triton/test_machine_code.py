@@ -11,12 +11,16 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from transfuse.backends.triton import machine_code, sequence
+from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.store import shelves
 from transfuse.backends.triton.sweeps import prepare
 from transfuse.errors import Declined
 from transfuse.maths import exp
 from transfuse.maths.expr import X
 from transfuse.sweeps import Each, View
+
+QUICK = Kernel("a_module", "quick", 0)
+SLOW = Kernel("a_module", "slow", 0, slow=True)
 
 
 @dataclass
@@ -26,6 +30,7 @@ class Build:
     key: str
     together: threading.Barrier
     fault: str = ""
+    kernel: Kernel = QUICK
     compiled: list[str] = field(default_factory=list)
     forgotten: int = 0
 
@@ -61,6 +66,22 @@ def test_equal_builds_are_compiled_once() -> None:
     builds: list[Any] = [Build("a", alone), Build("a", alone)]
     assert machine_code.compiled(builds) == {"a": "entry a"}
     assert [each.compiled for each in builds] in ([["a"], []], [[], ["a"]])
+
+
+def test_slow_kernels_are_begun_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The front end takes one after another: the rest of the compiler has them for longest."""
+    begun: list[str] = []
+    start = machine_code._begun
+
+    def noted(build: Any) -> Any:
+        begun.append(build.key)
+        return start(build)
+
+    monkeypatch.setattr(machine_code, "_begun", noted)
+    alone = threading.Barrier(1)
+    builds: list[Any] = [Build("a", alone), Build("b", alone, kernel=SLOW), Build("c", alone)]
+    assert list(machine_code.compiled(builds)) == ["b", "a", "c"]
+    assert begun == ["b", "a", "c"]
 
 
 def test_what_fails_is_raised_and_tried_anew() -> None:

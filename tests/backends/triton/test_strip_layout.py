@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import Results, StripGeometry
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
-    Results,
-    StripGeometry,
     StripTiling,
     configs,
     depth_of,
@@ -128,7 +127,7 @@ def test_layouts_fit() -> None:
     geometry = StripGeometry.of(tap_table, 8, 64, 64, False)
     for itemsize in (2, 4):
         results = Results((64 * 514 * 518, 514 * 518, 0, 518, 1), itemsize)
-        found = configs(geometry, itemsize, AFTER, results)
+        found = list(configs(geometry, itemsize, AFTER, results))
         assert found[0].positions == 256
         assert all(isinstance(each, StripTiling) and each.shared <= 227 * 1024 for each in found)
         assert all(each.accumulators(geometry) <= 128 for each in found)
@@ -139,14 +138,14 @@ def test_many_channels() -> None:
     tap_table = table_of((Axis(8, 3, 3), Axis(20, 4, 2, 1)))
     geometry = StripGeometry.of(tap_table, 2, 300, 16, True)
     results = Results((300 * 1000, 1000, 0, 40, 1), 2)
-    config = configs(geometry, 2, AFTER, results)[0]
+    config = next(configs(geometry, 2, AFTER, results))
     assert config.channels == 128
     assert config.tiles_of_block(geometry) == 3 * 3
     softmax = replace(
         AFTER,
         after=OpTable(("softmax",), at=(0,), number=(0,), size=(1,), count=(1,), factor=(-1,)),
     )
-    assert configs(geometry, 2, softmax, results) == ()
+    assert not list(configs(geometry, 2, softmax, results))
 
 
 def test_blocks_of_channels() -> None:

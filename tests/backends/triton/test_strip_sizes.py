@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 
 from transfuse.backends.triton.engines.hopper_records import StripSizes
-from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripGeometry, StripTiling
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import StripGeometry
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripTiling
 from transfuse.backends.triton.engines.hopper_strip.strip_sizes import divisor, sizes
 from transfuse.backends.triton.strides import Five
 from transfuse.geometry import Axis

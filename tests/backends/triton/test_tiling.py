@@ -16,7 +16,7 @@ from transfuse.backends.triton.engines.portable.tiling import (
     joined,
 )
 from transfuse.backends.triton.engines.workload import Workload, describe
-from transfuse.backends.triton.lower import Lowered, Segment
+from transfuse.backends.triton.segments import Lowered, Segment
 from transfuse.backends.triton.tap_table import TapTable
 from transfuse.backends.triton.told import UNDIVIDED
 from transfuse.chain import Chain

@@ -23,6 +23,7 @@ from transfuse.accuracy import Oracle, longest_sum
 from transfuse.backends.triton import Triton, lower, tuned
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload, workload_of
+from transfuse.backends.triton.segments import power
 from transfuse.chain import Chain
 from transfuse.plan import fused
 from transfuse.problem import Problem
@@ -410,7 +411,7 @@ def test_what_no_kernel_can_do_is_not_valid(changes, name, why):
     else:
         chain, problem = case(name)
     shape = passes(chain, problem)[0][3]
-    good = tiling.Tiling("rows", (1, 1, 1, 16), max(16, lower.power(shape.outputs)), 16, 4, 2)
+    good = tiling.Tiling("rows", (1, 1, 1, 16), max(16, power(shape.outputs)), 16, 4, 2)
     assert tiling.fault(shape, good, 90) == ""
     assert why in tiling.fault(shape, replace(good, **changes), 90)
 

@@ -56,7 +56,8 @@ class Triton(Backend):
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:
         found = _route(chain, problem)
-        core = _copying(fused(found.core, found.inner))
+        core = fused(found.core, found.inner)
+        core = _copying(core, _calls().copied(found.core, core))
         return found.plan(core, ELEMENTS[problem.dtype].compute.itemsize)
 
     def tiles(self, chain: Chain, problem: Problem) -> list[Explained]:
@@ -187,18 +188,20 @@ def _calls() -> Any:
     return calls
 
 
-def _copying(plan: Plan) -> Plan:
-    """The plan with what it costs to copy input and weights into the order of the tiles.
+def _copying(plan: Plan, copied: frozenset[str]) -> Plan:
+    """The plan with what it costs to copy input, weights or both into the order of the tiles.
 
     Stages before the convolution store theirs in that order already.
     """
-    item = ELEMENTS[plan.problem.dtype].itemsize
-    copied = prod(plan.problem.weight) * item
-    if not plan.chain.prologue:
-        copied += plan.problem.input.numel * item
-    does = "copy weights" if plan.chain.prologue else "copy input and weights"
-    copy = Pass(f"{does} in the order of the tiles", 0, copied, copied)
-    return replace(plan, passes=(copy, *plan.passes), scratch=plan.scratch + copied)
+    sizes = {"input": plan.problem.input.numel, "weights": prod(plan.problem.weight)}
+    if plan.chain.prologue:
+        del sizes["input"]
+    names = [name for name in sizes if name in copied]
+    if not names:
+        return plan
+    many = ELEMENTS[plan.problem.dtype].itemsize * sum(sizes[name] for name in names)
+    copy = Pass(f"copy {' and '.join(names)} in the order of the tiles", 0, many, many)
+    return replace(plan, passes=(copy, *plan.passes), scratch=plan.scratch + many)
 
 
 def _yields(chain: Chain, problem: Problem) -> str:

@@ -17,11 +17,12 @@ from transfuse.backends.triton.engines.served import Explained
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.gpu import MULTIPROCESSORS, Gpu, aimed
 from transfuse.backends.triton.launch_plan import LaunchPlan
-from transfuse.backends.triton.lower import Segment
+from transfuse.backends.triton.segments import Segment
 from transfuse.backends.triton.strides import Five, five, three
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan
+from transfuse.problem import Problem
 from transfuse.stages.pointwise import axes_of
 from transfuse.stages.running import write
 
@@ -179,14 +180,15 @@ def prepare(
 
     wide = {name: each for name, each in operands.items() if each.dim() > 1 or each.numel() == 1}
     spread = {name: _spread(each, x.dim()) for name, each in wide.items()}
-    aligned = [at for at, each in enumerate((x, weight, like)) if not each.data_ptr() & 15]
+    tensors = (x, weight, like, *operands.values())
+    unaligned = [at for at, each in enumerate(tensors) if each.data_ptr() & 15]
     lying = Lying(
         three(x.shape[2:], 1),
         strides,
         list(operands),
         spread,
         None if out is None else out.dtype,
-        aligned,
+        unaligned,
     )
     draft = Draft(lowered, core, lying, x.device, there)
     return Ready(LaunchPlan(draft, choose or best), plan)
@@ -200,21 +202,50 @@ def result(plan: Plan) -> Tensor:
 
 
 def explained(chain: Chain, plan: Plan) -> list[Explained]:
-    """Each segment that convolves: its engine, its tiles, and where these come from.
+    """Each segment that convolves: its engine, its tiles, and where these come from."""
+    lowered, core = lower.lowered(chain, plan), plan.chain.core(plan.problem)
+    choices: dict[Segment, tuned.ChosenTiling] = {}
+    gpu, name = _kind(plan.problem)
 
-    The GPU need not be there; what was tuned is taken where it is, and is of the problem's kind.
+    def choose(each: Segment, work: Workload) -> Tiling:
+        choices[each] = tuned.choose(lowered, core, each, work, name, gpu.capability)
+        return choices[each].config
+
+    made = _foreseen(chain, plan, choose, gpu)
+    rows = []
+    for each, served in zip((s for s in lowered.segments if s.convolves), made.served, strict=True):
+        tiles = str(choices[each]) if served.engine == tuned.PORTABLE else served.tiles
+        text = f"{served.engine}: {tiles}"
+        rows.append(Explained(tuned.chain(lowered, each), text, dict(served.passed_over)))
+    return rows
+
+
+def copied(chain: Chain, plan: Plan) -> frozenset[str]:
+    """What a call would copy into the order of its tiles: input, weights, both or neither."""
+    lowered, core = lower.lowered(chain, plan), plan.chain.core(plan.problem)
+    gpu, name = _kind(plan.problem)
+
+    def choose(each: Segment, work: Workload) -> Tiling:
+        return tuned.choose(lowered, core, each, work, name, gpu.capability).config
+
+    return _foreseen(chain, plan, choose, gpu).copied
+
+
+def _kind(problem: Problem) -> tuple[Gpu, str]:
+    """The GPU that a problem is for, which need not be there; its name where it is, for tiles that
+    were tuned.
     """
-    problem, lowered, core = plan.problem, lower.lowered(chain, plan), plan.chain.core(plan.problem)
     _, _, kind = problem.device.partition(":sm")
     wanted, name = (int(kind), "") if kind.isdigit() else (90, "interpreter")
     here = torch.device("cuda", 0)
     if kind and torch.cuda.is_available() and tuned.capability(here) == wanted:
         name = tuned.gpu(here)
-    choices: dict[Segment, tuned.ChosenTiling] = {}
+    return Gpu(wanted, MULTIPROCESSORS.get(wanted, 108), real=bool(kind)), name
 
-    def choose(each: Segment, work: Workload) -> Tiling:
-        choices[each] = tuned.choose(lowered, core, each, work, name, wanted)
-        return choices[each].config
+
+def _foreseen(chain: Chain, plan: Plan, choose: Choose, gpu: Gpu) -> LaunchPlan:
+    """The launch plan of a call on tensors that lie as those of its problem do."""
+    problem = plan.problem
 
     def tensor(*dims: int, last: bool = False) -> Tensor:
         form = memory_format(dims, last)
@@ -223,16 +254,9 @@ def explained(chain: Chain, plan: Plan) -> list[Explained]:
         )
 
     operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
-    gpu = Gpu(wanted, MULTIPROCESSORS.get(wanted, 108), real=bool(kind))
     x = tensor(*problem.input.dims, last=problem.layout == "channels_last")
     weight = tensor(*problem.weight)
-    made = prepare(chain, plan, x, weight, operands, None, choose, gpu).launch_plan
-    rows = []
-    for each, served in zip((s for s in lowered.segments if s.convolves), made.served, strict=True):
-        tiles = str(choices[each]) if served.engine == tuned.PORTABLE else served.tiles
-        text = f"{served.engine}: {tiles}"
-        rows.append(Explained(tuned.chain(lowered, each), text, dict(served.passed_over)))
-    return rows
+    return prepare(chain, plan, x, weight, operands, None, choose, gpu).launch_plan
 
 
 def _flat(operand: Tensor, rank: int) -> Tensor:

@@ -16,8 +16,8 @@ from transfuse.backends.triton.epilogue.records import Destination, Epilogue, Ga
 from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
-from transfuse.backends.triton.lower import Lowered, Segment
 from transfuse.backends.triton.packing.packed_layout import Copies
+from transfuse.backends.triton.segments import Lowered, Segment
 from transfuse.backends.triton.strides import Five, Order, Three, inner, three, wide
 from transfuse.backends.triton.told import all_told, told
 from transfuse.elements import ELEMENTS
@@ -71,7 +71,7 @@ class Lying:
 
     ``source``: the input's sizes; ``strides``: of input, weights and output; ``spread``: those of
     operands that have more than a value per channel. ``written``: the type of the result, where
-    that is not the input's. ``aligned``: which of the three have an address that 16 divides.
+    that is not the input's. ``unaligned``: tensors whose address 16 does not divide.
     """
 
     source: Three
@@ -79,7 +79,7 @@ class Lying:
     operands: Sequence[str]
     spread: Mapping[str, Five] = field(default_factory=dict)
     written: torch.dtype | None = None
-    aligned: Sequence[int] = (X, WEIGHT, OUT)
+    unaligned: Sequence[int] = ()
 
 
 class Draft:
@@ -95,7 +95,8 @@ class Draft:
     ) -> None:
         self.lowered, self.core, self.source = lowered, core, lying.source
         self.device, self.gpu = device, gpu
-        self.spread, self.aligned = lying.spread, lying.aligned
+        self.spread, self.unaligned = lying.spread, lying.unaligned
+        self.from_store = True  # kernels that this Triton does not compile may come from there
         self.x_strides, self.weight_strides, self.out_strides = lying.strides
         self.names = {name: OPERANDS + at for at, name in enumerate(lying.operands)}
         self.scratch: list[tuple[int, int, torch.dtype]] = []
@@ -103,6 +104,7 @@ class Draft:
         self.launches: list[Launch] = []
         self.statistics: dict[int, tuple[int, int]] = {}
         self.packed: dict[Copies, PackedCopies] = {}
+        self.copied: set[str] = set()  # input, weights: those that launches copy
         self.acc = WIDE if core.dtype == "fp64" else ACC
         self.written = lying.written or ELEMENTS[core.dtype].dtype
         self.wide = torch.float64 if core.dtype == "fp64" else torch.float32
@@ -112,6 +114,7 @@ class Draft:
         other = copy(self)
         other.scratch, other.launches = self.scratch.copy(), self.launches.copy()
         other.statistics, other.packed = self.statistics.copy(), self.packed.copy()
+        other.copied = self.copied.copy()
         return other
 
     def likeness(self) -> tuple[list[Tensor], int]:
@@ -119,7 +122,10 @@ class Draft:
         element = ELEMENTS[self.core.dtype].dtype
         kinds = [element, element, self.written, *[element] * len(self.names)]
         kinds += [dtype for _, _, dtype in self.scratch]
-        return [torch.empty(1, dtype=k, device="meta") for k in kinds], self.gpu.capability
+        found = [torch.empty(1, dtype=kind, device="meta") for kind in kinds]
+        for at in self.unaligned:
+            found[at] = torch.empty(2, dtype=kinds[at], device="meta")[1:]
+        return found, self.gpu.capability
 
     @property
     def item(self) -> int:

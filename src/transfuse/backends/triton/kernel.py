@@ -15,13 +15,14 @@ class Kernel:
 
     ``static``: so many of its parameters, the last ones, are compiled in. ``at_run_time``: it is
     not compiled anew for integers among the others, as ``do_not_specialize`` has it; those in
-    tuples are told apart all the same.
+    tuples are told apart all the same. ``slow``: it takes the compiler longer than most.
     """
 
     module: str
     name: str
     static: int
     at_run_time: bool = False
+    slow: bool = False
 
     @property
     def function(self) -> Any:

@@ -6,6 +6,14 @@ from functools import lru_cache
 from math import isnan, log, nan
 from typing import Any
 
+from transfuse.backends.triton.segments import (
+    Lowered,
+    Part,
+    Segment,
+    Statistic,
+    TileOp,
+    power,
+)
 from transfuse.chain import Chain
 from transfuse.maths.expr import Constant, Expr, Name, folded
 from transfuse.plan import Plan
@@ -19,7 +27,6 @@ from transfuse.stages.actions import (
     OverSpace,
     Pool,
 )
-from transfuse.stages.running import Running
 
 MOST_CHANNELS = 256
 """Channels a tile of the convolution can hold where a stage must see them all."""
@@ -33,100 +40,6 @@ MOST_FACTOR = 2.0**100
 
 MOST_PARTS = 256
 """Parts of an expression written out: a part used twice counts twice, all of it."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of an expression, as ``epilogue/expressions.py`` takes it.
-
-    ``"x"`` is the running value; ``"number"`` and ``"tensor"`` are arguments of the launch, the one
-    ``at`` so many after the first of the op; all else is a primitive with its arguments.
-    """
-
-    op: str
-    at: int = 0
-    parts: tuple["Part", ...] = ()
-
-
-@dataclass(frozen=True)
-class TileOp:
-    """What is done to a tile in registers. ``tensors``: operands by name, or (statistic, half).
-
-    ``factor`` multiplies its result: a softmax takes it into the shares, an addition into its term
-    (what it is added to was multiplied before).
-    """
-
-    op: str
-    tensors: tuple[str | tuple[int, int], ...] = ()
-    numbers: tuple[float, ...] = ()
-    size: int = 1
-    count: int = 1
-    factor: float = 1.0
-    expr: Part | None = None  # of a map
-    spread: tuple[bool, ...] = ()  # of a map: which tensors have more than a value per channel
-
-    @property
-    def per_channel(self) -> bool:
-        return not any(self.spread)
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """``size`` neighbouring channels of ``channels`` share one, over a sample or the batch."""
-
-    kind: str  # "moments", "peaks" or "exponentials"
-    channels: int
-    size: int = 1
-    over_batch: bool = False
-    eps: float = 0.0
-    running: Running | None = None
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One kernel over all tiles. ``late`` and ``early`` name the statistic gathered, by number."""
-
-    convolves: bool
-    source: Shape
-    result: Shape
-    before: tuple[TileOp, ...]
-    window: Pool | None
-    after: tuple[TileOp, ...]
-    early: int | None
-    late: int | None
-    stores: bool
-
-    @property
-    def channel_stage(self) -> bool:
-        """Whether a tile must hold all channels."""
-        return any(step.op in ("softmax", "sum") for step in (*self.before, *self.after))
-
-    @property
-    def summed(self) -> bool:
-        return any(step.op == "sum" for step in self.after)
-
-    @property
-    def only_gathers(self) -> bool:
-        """Whether a statistic is all that is left of a tile, so that its parts need not meet."""
-        return not (self.late is None or self.stores or self.summed or self.resident)
-
-    @property
-    def resident(self) -> TileOp | None:
-        """The norm whose statistic a tile takes for itself."""
-        found = [step for step in self.after if step.op in ("group_norm", "space_softmax")]
-        return found[0] if found else None
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """What a backend launches: prologue, segments in order, and the statistics between them."""
-
-    prologue: tuple[TileOp, ...]
-    pool: Pool | None
-    after_pool: tuple[TileOp, ...]
-    factor: float
-    segments: tuple[Segment, ...]
-    statistics: tuple[Statistic, ...]
 
 
 class Refused(Exception):
@@ -316,16 +229,6 @@ def _check(each: Segment) -> None:
         held = (each.source.c if each.channel_stage else resident.size) * each.source.positions
         if power(held) > MOST_ELEMENTS:
             raise Refused(f"a tile would hold {held} elements; {MOST_ELEMENTS} is the most")
-
-
-def power(n: int) -> int:
-    """The power of two that holds ``n``."""
-    return 1 << max(0, n - 1).bit_length()
-
-
-def stepped(n: int, most: int) -> int:
-    """``most``, or what holds ``n`` of an eighth or a 64th of it: a kernel is built for few."""
-    return next((most // down for down in (64, 8) if n <= most // down), most)
 
 
 def _operand(op: str, value: Any) -> tuple[TileOp, ...]:

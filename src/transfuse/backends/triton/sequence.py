@@ -40,7 +40,10 @@ class Sequence:
         if self.buffers is not None and not watched():
             self.buffers(given, base, stream)
             return
-        memory = [*given, *(base + at for at, _, _ in self.scratch)]
+        self.by_triton(tensors, [*given, *(base + at for at, _, _ in self.scratch)], stream)
+
+    def by_triton(self, tensors: Some[Tensor], memory: list[int], stream: int) -> None:
+        """Run by Triton's own launcher, on these tensors: their addresses, then the scratch's."""
         for launch in [each.by_triton() for each in self.launches]:  # all compiled before any runs
             launch(memory, stream)
 

@@ -23,7 +23,7 @@ from transfuse import settings
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.gpu import capability as capability
-from transfuse.backends.triton.lower import Lowered, Segment, Statistic, power
+from transfuse.backends.triton.segments import Lowered, Segment, Statistic, power
 from transfuse.problem import Problem
 from transfuse.stages.actions import Pool
 
@@ -51,7 +51,10 @@ class Key:
 
 @dataclass(frozen=True)
 class Entry:
-    """The best configuration measured, and the milliseconds of a call of ``problem`` with it."""
+    """The best configuration measured, and the milliseconds of a call of ``problem`` with it.
+
+    A call has tiles for each of its segments: what was measured for one holds the others' in it.
+    """
 
     key: Key
     config: Mapping[str, Any]

@@ -5,6 +5,7 @@ For what is compiled or interpreted: this imports Triton, and all of it.
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,6 +43,12 @@ def _binder(kernel: Any, capability: int) -> Any:
     return found
 
 
+_front_end = Lock()
+"""Triton's front end is Python: of several that run side by side none ends before all of them do.
+One after another, what the first has made goes through the compiler's passes, which leave Python's
+lock alone, while the next ones are at it."""
+
+
 def target(capability: int) -> GPUTarget:
     return GPUTarget("cuda", capability, 32)
 
@@ -59,6 +66,13 @@ def compiled(
     parsed, signature, constants, attributes = kernel._pack_args(backend, given, bound, found, rest)
     kind = GluonASTSource if kernel.is_gluon() else ASTSource
     source = kind(kernel, signature, constants, attributes)
+    make_ir = source.make_ir
+
+    def in_turn(*given: Any) -> Any:
+        with _front_end:
+            return make_ir(*given)
+
+    source.make_ir = in_turn
     return triton.compile(source, target=target(capability), options=parsed.__dict__)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from transfuse.backends.triton.draft import OUT, Draft, Place
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.engines.workload import Workload
-from transfuse.backends.triton.lower import Segment
+from transfuse.backends.triton.segments import Segment
 
 Choose = Callable[[Segment, Workload], Tiling]
 """The portable tiles of a segment: tuned, counted, or as a test or the tuner wants them."""

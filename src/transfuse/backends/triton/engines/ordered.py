@@ -1,5 +1,6 @@
 """The engines in the order in which they are asked. A new one is a folder and a line here."""
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from transfuse.backends.triton.engines.hopper_window.window_launch import Hopper
 from transfuse.backends.triton.engines.portable.convolve_launch import Portable
 from transfuse.backends.triton.engines.served import Served
 from transfuse.backends.triton.store import shelves
+from transfuse.log import once
 
 ENGINES: tuple[Engine, ...] = (
     HopperWindow(),
@@ -49,6 +51,9 @@ def missing(engine: Engine, task: Task, tiles: Any) -> str:
     engine.emit(trial, tiles)
     for launch in trial.draft.launches[len(task.draft.launches) :]:
         why = installed.uncompilable(launch.kernel)
+        if why and not task.draft.from_store:
+            return f"{why}, and Triton is to launch it"
         if why and shelves.find(launch.build(*trial.draft.likeness()).key) is None:
+            once(logging.WARNING, ("missing", engine.name), "%s; nor is one stored", why)
             return f"{why}; nor is one stored"
     return ""

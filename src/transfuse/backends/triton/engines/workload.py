@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from transfuse.backends.triton.lower import Lowered, Segment, Statistic
+from transfuse.backends.triton.segments import Lowered, Segment, Statistic
 from transfuse.backends.triton.tap_table import TapTable
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transfuse.backends.triton.lower import Part, TileOp
+from transfuse.backends.triton.segments import Part, TileOp
 from transfuse.backends.triton.store.key import sources
 from transfuse.backends.triton.strides import Five, inner
 from transfuse.backends.triton.told import all_told

@@ -4,7 +4,7 @@ from transfuse.backends.triton.arguments import All, At
 from transfuse.backends.triton.draft import Draft, Partials
 from transfuse.backends.triton.epilogue.op_table import thirds
 from transfuse.backends.triton.kernel import Kernel
-from transfuse.backends.triton.lower import stepped
+from transfuse.backends.triton.segments import stepped
 
 MERGE = Kernel("epilogue.statistics_kernel", "merge", static=3, at_run_time=True)
 

@@ -8,14 +8,19 @@ from transfuse.backends.triton.epilogue import statistics_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.epilogue.records import StoredEpilogue, StoredSizes
 from transfuse.backends.triton.kernel import Kernel
-from transfuse.backends.triton.lower import MOST_ELEMENTS, Segment, power, stepped
-from transfuse.backends.triton.strides import Order, inner, three, wide
+from transfuse.backends.triton.lower import MOST_ELEMENTS
+from transfuse.backends.triton.segments import Segment, power, stepped
+from transfuse.backends.triton.strides import CHANNELS, Order, inner, three, wide
 from transfuse.backends.triton.told import all_told, divisor, told
 
 FINISH = Kernel("epilogue.stored_kernel", "finish", static=2)
 
 REGISTERS = 64
 """Of a thread: with more, too few programs share a multiprocessor to keep its memory busy."""
+ALONG_CHANNELS = 80
+"""The same where results lie along channels: a thread has several of these at several positions,
+and with 64 registers some 30 values go through memory, with these some 10 (as ptxas says of 16
+channels by 512 positions)."""
 
 
 def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
@@ -80,7 +85,7 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     warps = min(32, max(1, block_c * block_p // 1024))
     options = {"num_warps": warps}
     if draft.item < 8 and warps <= 8:
-        options["maxnreg"] = REGISTERS
+        options["maxnreg"] = ALONG_CHANNELS if what.inner == CHANNELS else REGISTERS
     draft.add(FINISH, batch * groups * tiles, given, **options)
     if each.late is not None:
         statistics_launch.add(draft, each.late, gathered, gathered)

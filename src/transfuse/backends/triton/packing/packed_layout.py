@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from transfuse.backends.triton.epilogue.op_table import OpTable
-from transfuse.backends.triton.lower import power
+from transfuse.backends.triton.segments import power
 from transfuse.backends.triton.strides import CHANNELS, WIDTH, Five, Three, inner
 
 PADDED = 16

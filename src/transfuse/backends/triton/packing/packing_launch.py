@@ -8,7 +8,6 @@ from transfuse.backends.triton.arguments import At
 from transfuse.backends.triton.draft import WEIGHT, Draft, PackedCopies, X, kind_of, numbers
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.kernel import Kernel
-from transfuse.backends.triton.lower import TileOp, power
 from transfuse.backends.triton.packing.packed_layout import (
     PADDED,
     Copies,
@@ -19,6 +18,7 @@ from transfuse.backends.triton.packing.packed_layout import (
     block_of,
     unit_of,
 )
+from transfuse.backends.triton.segments import TileOp, power
 from transfuse.backends.triton.strides import CHANNELS, inner, three, wide
 from transfuse.backends.triton.tap_table import TapTable
 from transfuse.backends.triton.told import all_told, divisor, told
@@ -36,6 +36,7 @@ def add(draft: Draft, tap_table: TapTable, copies: Copies) -> PackedCopies:
     if copies in draft.packed:
         return draft.packed[copies]
     core = draft.core
+    draft.copied |= {"input", "weights"} if copies.rows else {"input"}
     arguments = OpArguments()
     source, source_sizes, count = _input(draft, copies, arguments)
     weights, weight_sizes, programs = _weights(draft, copies)

@@ -11,7 +11,8 @@ from math import prod
 
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
-from transfuse.backends.triton.lower import Part, parts
+from transfuse.backends.triton.lower import parts
+from transfuse.backends.triton.segments import Part
 from transfuse.backends.triton.sweeps.blocks import (
     MOST,
     Across,

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, prod
 
+from transfuse.backends.triton.epilogue.records import Destination
 from transfuse.backends.triton.strides import CHANNELS, WIDTH, Five, Three, inner
+from transfuse.backends.triton.told import all_told, told
 from transfuse.geometry import Axis
 
 
@@ -194,3 +196,8 @@ def _pitch(sizes: Three, strides: Five) -> int | None:
         if outer != n * s:
             return None
     return found[-1][1] if found else 1
+
+
+def destination(strides: Five) -> Destination:
+    """Where results go, as a kernel is told it; what is stored together is compiled in."""
+    return Destination(all_told(strides), told(0), told(0))

@@ -4,42 +4,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-import torch
-
 from transfuse.backends.triton.arguments import At, Boxes
-from transfuse.backends.triton.draft import WEIGHT, Draft, X, gathered, numbers, spread_strides
+from transfuse.backends.triton.draft import Draft, X, gathered, numbers, spread_strides
 from transfuse.backends.triton.engines.contract import Task, Unsuited
+from transfuse.backends.triton.engines.gemm.careful_launch import careful
 from transfuse.backends.triton.engines.gemm.gemm_geometry import (
     Anchors,
     Source,
     copy_of,
+    destination,
     in_place,
 )
 from transfuse.backends.triton.engines.gemm.gemm_records import (
-    CAREFUL_CHANNELS,
-    CAREFUL_POSITIONS,
-    CarefulSizes,
     GemmSizes,
     GemmTile,
-    PhaseWeights,
-    PhaseWeightSizes,
 )
 from transfuse.backends.triton.engines.gemm.gemm_tiling import WARPS, GemmTiling, tiling
+from transfuse.backends.triton.engines.gemm.phases_launch import (
+    packed,
+    weights_as_given,
+    weights_in_place,
+)
 from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip
 from transfuse.backends.triton.epilogue.op_table import OpArguments
-from transfuse.backends.triton.epilogue.records import Destination
 from transfuse.backends.triton.kernel import Kernel
-from transfuse.backends.triton.lower import Segment, TileOp
 from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.packing.packed_layout import PADDED, Copies
+from transfuse.backends.triton.segments import Segment, TileOp
 from transfuse.backends.triton.strides import CHANNELS as CHANNEL_AXIS
 from transfuse.backends.triton.strides import Five, inner, three
 from transfuse.backends.triton.told import all_told, divisor, told
-from transfuse.elements import ELEMENTS
 
-MULTIPLY = Kernel("engines.gemm.gemm_kernel", "multiply", static=3)
-CAREFULLY = Kernel("engines.gemm.careful_kernel", "multiply_carefully", static=3)
-PACK = Kernel("engines.gemm.phases_kernel", "pack_phases", static=1)
+MULTIPLY = Kernel("engines.gemm.gemm_kernel", "multiply", static=3, slow=True)
 
 ROUNDED = {True: 4, False: 1}
 """Row blocks up to which inputs are rounded to tf32 on their way into each, by whether they have
@@ -220,7 +216,7 @@ def sources(task: Task, anchors: Anchors) -> Iterator[Source]:
     draft, core, lowered = task.draft, task.draft.core, task.draft.lowered
     crosses = not task.work.per_sample
     stages = lowered.prologue or lowered.after_pool or lowered.pool is not None
-    if not stages and anchors.whole and X in draft.aligned:
+    if not stages and anchors.whole and X not in draft.unaligned:
         sizes, unit = anchors.each("inputs"), 16 // draft.item
         found = in_place(core.batch, core.in_channels, sizes, draft.x_strides, unit, crosses)
         if found is not None:
@@ -237,39 +233,9 @@ def scaled(draft: Draft, segment: Segment) -> Segment:
     return replace(segment, after=(TileOp("scale_number", numbers=(factor,)), *segment.after))
 
 
-def destination(strides: Five) -> Destination:
-    return Destination(all_told(strides), told(0), told(0))
-
-
 def channels_inner(task: Task) -> bool:
     """Whether results have their channels innermost."""
     return inner(task.out.strides) == CHANNEL_AXIS
-
-
-def weights_in_place(draft: Draft, anchors: Anchors, tiles: GemmTiling, last: bool) -> bool:
-    """Whether weights lie as the rows of the product, ready for tensor cores.
-
-    Those of tf32 do not: they are rounded, and tensor cores take them along the sum alone.
-    """
-    outputs, strides = draft.core.out_channels, draft.weight_strides
-    if draft.item != 2 or anchors.taps > 1 or anchors.leaves or WEIGHT not in draft.aligned:
-        return False
-    phases = [*zip(anchors.each("stride"), strides[2:], strict=True)]
-    order = [*phases, (outputs, strides[1])] if last else [(outputs, strides[1]), *phases]
-    dense = 1
-    for size, stride in reversed(order):
-        if size > 1 and stride != dense:
-            return False
-        dense *= size
-    whole = not last or outputs % tiles.channels == 0
-    return whole and strides[0] % (16 // draft.item) == 0
-
-
-def weights_as_given(draft: Draft, anchors: Anchors, tile: GemmTile) -> Boxes:
-    """The weights where they lie, by channels summed over."""
-    sizes = draft.core.in_channels, draft.core.out_channels * anchors.phases
-    strides = draft.weight_strides[0], 1
-    return Boxes(WEIGHT, sizes, (tile.depth, tile.rows), own_strides=strides)
 
 
 def copied(draft: Draft, task: Task, source: Source) -> int:
@@ -288,81 +254,3 @@ def copied(draft: Draft, task: Task, source: Source) -> int:
         rows=0,
     )
     return packing_launch.add(draft, task.work.tap_table, copies).rows
-
-
-@dataclass(frozen=True)
-class PackedPhases:
-    """The weights as rows of a product: where they lie, what was found in them."""
-
-    layout: PhaseWeights
-    boxes: Boxes
-    wild: int
-    programs: int
-
-
-def packed(draft: Draft, anchors: Anchors, tile: GemmTile) -> PackedPhases:
-    """The launch that packs weights for tiles."""
-    core, tf32 = draft.core, draft.core.arithmetic == "tf32"
-    layout = PhaseWeights(tile.phases, tile.taps, tile.channels_inner, tf32)
-    kept = -(-core.in_channels // PADDED) * PADDED
-    padded = -(-core.out_channels // tile.channels) * tile.channels
-    rows = padded * anchors.phases
-    depths = -(-kept // layout.depth)
-    programs = -(-rows // layout.block) * depths * anchors.taps
-    memory = draft.memory(rows * anchors.taps * kept, ELEMENTS[core.dtype].dtype)
-    wild = draft.memory(1 + programs, torch.int32)
-    sizes = PhaseWeightSizes(
-        depths=divisor(depths),
-        outputs=told(core.out_channels),
-        padded=divisor(padded),
-        channels=told(core.in_channels),
-        kept=told(kept // PADDED),
-        rows=told(rows),
-    )
-    given = [At(WEIGHT), At(memory), At(wild), sizes, all_told(draft.weight_strides), layout]
-    draft.add(PACK, programs, given, num_warps=4)
-    boxes = Boxes(memory, (anchors.taps, rows, kept), (1, tile.rows, tile.depth))
-    return PackedPhases(layout, boxes, wild, programs)
-
-
-def careful(
-    task: Task,
-    segment: Segment,
-    anchors: Anchors,
-    source: Source,
-    number: int,
-    weights: PackedPhases,
-) -> None:
-    """Once more for weights that are not finite, else idle."""
-    draft, core, results = task.draft, task.draft.core, anchors.each("results")
-    arguments = OpArguments(draft.spread)
-    epilogue = draft.epilogue(segment, task.out, arguments)
-    blocks = -(-prod(results) // CAREFUL_POSITIONS)
-    of_sample = blocks * -(-core.out_channels // CAREFUL_CHANNELS)
-    programs = core.batch * of_sample
-    lies = draft.x_strides
-    if source.copied:
-        (_, high, wide), channels = source.extent, source.sizes[2]
-        line = wide * channels
-        lies = prod(source.extent) * channels, 1, high * line, line, channels
-    sizes = CarefulSizes(
-        copied=told(weights.programs),
-        programs=told(programs),
-        of_sample=divisor(of_sample),
-        blocks=divisor(blocks),
-        plane=divisor(results[1] * results[2]),
-        line=divisor(results[2]),
-        positions=told(prod(results)),
-        channels=told(core.in_channels),
-        outputs=told(core.out_channels),
-        padding=all_told(three([axis.padding for axis in core.axes], 0)),
-        inputs=all_told(anchors.each("inputs")),
-        source=all_told(lies),
-        strides=all_told(draft.weight_strides),
-    )
-    given = [
-        At(number), At(WEIGHT), At(task.out.number), At(weights.wild), draft.tensors(arguments),
-        numbers(arguments), spread_strides(arguments), sizes, destination(task.out.strides),
-        weights.layout, epilogue, draft.acc,
-    ]  # fmt: skip
-    draft.add(CAREFULLY, min(programs, 128), given, num_warps=4, num_stages=1)

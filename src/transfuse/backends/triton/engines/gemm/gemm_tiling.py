@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from transfuse.backends.triton.gpu import SHARED, Gpu
-from transfuse.backends.triton.lower import power
+from transfuse.backends.triton.segments import power
 
 WARPS = 4
 """One warpgroup: where there are more, Triton 3.6 lets one of them overwrite what another reads."""

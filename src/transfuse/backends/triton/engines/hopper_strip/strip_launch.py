@@ -7,11 +7,8 @@ from transfuse.backends.triton.arguments import NO_MORE, At, Boxes
 from transfuse.backends.triton.draft import OUT, Draft, Partials, gathered, numbers
 from transfuse.backends.triton.engines.contract import Task, Unsuited
 from transfuse.backends.triton.engines.hopper_strip import strip_layout
-from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
-    Results,
-    StripGeometry,
-    StripTiling,
-)
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import Results, StripGeometry
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripTiling
 from transfuse.backends.triton.engines.hopper_strip.strip_sizes import sizes
 from transfuse.backends.triton.engines.portable import convolve_launch, tiling
 from transfuse.backends.triton.engines.portable.tile import Tiled
@@ -23,7 +20,9 @@ from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.packing.packed_layout import Copies
 
-CONVOLVE = Kernel("engines.hopper_strip.strip_kernel", "convolve_strip", static=3, at_run_time=True)
+CONVOLVE = Kernel(
+    "engines.hopper_strip.strip_kernel", "convolve_strip", static=3, at_run_time=True, slow=True
+)
 
 SHORT, LONG = 256, 1024
 """Products of a sum: few, so that what follows takes longer; many, so that programs take long."""

@@ -7,167 +7,21 @@ start. See ``strip_kernel.py``. Pure integers; nothing here imports Triton.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from itertools import groupby, islice
+from math import gcd
 
 from transfuse.backends.triton.arguments import Swizzled
-from transfuse.backends.triton.engines.portable.tiling import used_rows
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import Results, StripGeometry
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.epilogue.records import Epilogue
-from transfuse.backends.triton.strides import CHANNELS, Five, Three, linear
-from transfuse.backends.triton.tap_table import ONE, TapTable
+from transfuse.backends.triton.strides import CHANNELS, Five
+from transfuse.backends.triton.tap_table import TapTable
 
 SHARED = 227 * 1024
 """Bytes of shared memory one program may take."""
 
 MOST_TAPS = 32
 """Width taps of all classes: they are unrolled."""
-
-
-@dataclass(frozen=True)
-class StripPattern:
-    """What the kernel knows of a problem when it is compiled: nothing that depends on sizes."""
-
-    rank: int
-    classes: Three
-    step: Three
-    slots: Three
-    taps: tuple[Three, ...]  # along the width: class, row of the strip, slot
-    cross: bool
-    thin: bool  # a line is one result
-    linear: bool  # rows follow each other as results do
-    whole: bool  # blocks divide the channels
-    alone: bool  # one block has all channels
-
-    @property
-    def joined(self) -> int:
-        """Width classes of one tile: all of them."""
-        return self.classes[2]
-
-
-@dataclass(frozen=True)
-class Results:
-    """How results lie, and the bytes of one."""
-
-    strides: Five
-    itemsize: int
-
-
-@dataclass(frozen=True)
-class StripGeometry:
-    """A problem as the kernel meets it. An entry is (first, count, slot)."""
-
-    rank: int
-    batch: int
-    channels: int  # of the output
-    kept: int  # of the input, padded: one slot of the packed weights
-    anchors: Three
-    extent: Three  # rows along each axis
-    results: Three
-    classes: Three
-    step: Three
-    slots: Three  # taps of the kernel
-    entries: tuple[tuple[Three, ...], ...]  # by axis and class
-    cross: bool  # tiles run on from one sample into the next
-
-    @classmethod
-    def of(
-        cls, tap_table: TapTable, batch: int, channels: int, kept: int, cross: bool
-    ) -> "StripGeometry":
-        return cls(
-            rank=3 if tap_table.depth != ONE else 2 if tap_table.height != ONE else 1,
-            batch=batch,
-            channels=channels,
-            kept=kept,
-            anchors=tap_table.each("anchors"),
-            extent=tap_table.each("pitch"),
-            results=tap_table.each("results"),
-            classes=tap_table.each("classes"),
-            step=tap_table.each("step"),
-            slots=tuple(len(each.order) for each in tap_table.axes),  # type: ignore[arg-type]
-            entries=tuple(each.entries for each in tap_table.axes),
-            cross=cross,
-        )
-
-    def pattern(self, channels: int, strides: Five) -> StripPattern:
-        """What is compiled, for tiles of so many channels and results at these strides."""
-        return StripPattern(
-            rank=self.rank,
-            classes=self.classes,
-            step=self.step,
-            slots=self.slots,
-            taps=self.taps,
-            cross=self.cross,
-            thin=self.line == 1,
-            linear=self.linear(strides),
-            whole=self.channels % channels == 0,
-            alone=self.channels <= channels,
-        )
-
-    @property
-    def joined(self) -> int:
-        """Width classes of one tile: all of them."""
-        return self.classes[2]
-
-    @property
-    def line(self) -> int:
-        """Results from one line of rows to the next."""
-        return self.extent[2] * self.joined
-
-    def linear(self, strides: Five) -> bool:
-        """Whether rows follow each other as results do, at one stride."""
-        wide = self.extent[1], self.line
-        ordered = not self.cross and prod(self.classes) == self.joined and wide == self.results[1:]
-        return ordered and linear(self.results, strides)
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        """Width offsets of all taps of all classes."""
-        return tuple(
-            first - t * self.step[2] for first, count, _ in self.entries[2] for t in range(count)
-        )
-
-    @property
-    def low(self) -> int:
-        """The first row of a strip, from a tile's first anchor."""
-        return min(self.offsets)
-
-    @property
-    def reach(self) -> int:
-        """Rows of a strip beyond one per anchor."""
-        return max(self.offsets) - self.low
-
-    @property
-    def taps(self) -> tuple[Three, ...]:
-        """Width taps as (class, row of the strip, slot), classes in turn.
-
-        Two accumulators fed in turn never wait for each other.
-        """
-        lists = [
-            [(c, first - t * self.step[2] - self.low, slot + t) for t in range(count)]
-            for c, (first, count, slot) in enumerate(self.entries[2])
-        ]
-        longest = max(len(each) for each in lists)
-        return tuple(each[t] for t in range(longest) for each in lists if t < len(each))
-
-    @property
-    def sample(self) -> int:
-        """Rows of one sample."""
-        return prod(self.extent)
-
-    def tiles(self, positions: int) -> int:
-        """Tiles of ``positions`` anchors for one (depth, height) class."""
-        if self.cross:
-            return -(-self.batch * self.sample // positions)
-        return self.batch * self.tiles_of_sample(positions)
-
-    def tiles_of_sample(self, positions: int) -> int:
-        """Those of one sample, where they do not cross into the next."""
-        return -(-used_rows(self.anchors, self.extent) // positions)
-
-    def held(self, depth: int) -> int:
-        """Blocks of weights of one (depth, height) class; 0 if classes differ in work."""
-        taps = {d[1] * h[1] for d in self.entries[0] for h in self.entries[1]}
-        return taps.pop() * -(-self.kept // depth) * len(self.taps) if len(taps) == 1 else 0
 
 
 @dataclass(frozen=True)
@@ -293,26 +147,25 @@ def axis_of(after: Epilogue) -> int:
 
 def configs(
     geometry: StripGeometry, itemsize: int, after: Epilogue, results: Results
-) -> tuple[StripTiling, ...]:
-    """Layouts that fit, the likely best first: large tiles, held weights, deep rings.
+) -> Iterator[StripTiling]:
+    """Layouts that fit, as they are asked for, the likely best first: large tiles, held weights,
+    deep rings.
 
     ``itemsize`` of what is multiplied.
     """
-    found: list[StripTiling] = []
     if geometry.channels > 128 and {"softmax", "sum"} & set(after.after.ops):
-        return ()
+        return
     for base in bases(geometry, itemsize, axis_of(after)):
         # A program that holds weights stays with one of these: there must be a program for each.
         held = geometry.held(base.depth) if base.tiles_of_block(geometry) <= 16 else 0
         rings = [(x, held, True) for x in (4, 3) if held]
         rings += [(x, w, False) for x in (3, 2, 4) for w in (8, 7, 6, 4, 3)]
         best = store_of(geometry, base, after, results)
-        for config in (best, replace(best, store="tile", vector=1)):
+        for config in dict.fromkeys((best, replace(best, store="tile", vector=1))):
             for x_stages, w_stages, hold in rings:
                 each = replace(config, x_stages=x_stages, w_stages=w_stages, hold=hold)
                 if each.room(geometry, after, results) <= SHARED and near(geometry, each, results):
-                    found.append(each)
-    return tuple(dict.fromkeys(found))
+                    yield each
 
 
 def bases(geometry: StripGeometry, itemsize: int, axis: int) -> Iterator[StripTiling]:
@@ -392,9 +245,10 @@ def choose(
     geometry: StripGeometry, itemsize: int, after: Epilogue, results: Results
 ) -> StripTiling | None:
     """The layout to take; none if none fits. Measured on an H200 where it names rings."""
-    found = configs(geometry, itemsize, after, results)
     # How results are stored matters more than how deep the rings are.
-    alike = [e for e in found if (e.positions, e.store) == (found[0].positions, found[0].store)]
+    found = configs(geometry, itemsize, after, results)
+    by_store = groupby(found, key=lambda each: (each.positions, each.store))
+    alike = [each for _, first in islice(by_store, 1) for each in first]
     plain = [each for each in alike if not each.hold]
     if not plain:
         return None

@@ -1,10 +1,7 @@
 """The integers that the kernel of strips is told when it runs: the sizes of a problem."""
 
-from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
-    StripGeometry,
-    StripTiling,
-    span,
-)
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import StripGeometry
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripTiling, span
 from transfuse.backends.triton.strides import Five
 from transfuse.backends.triton.told import all_told
 

@@ -17,7 +17,7 @@ from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.packing import packing_launch
 
 CONVOLVE = Kernel(
-    "engines.hopper_window.window_kernel", "convolve_window", static=3, at_run_time=True
+    "engines.hopper_window.window_kernel", "convolve_window", static=3, at_run_time=True, slow=True
 )
 
 

@@ -1,6 +1,7 @@
 """The convolution on any GPU, tile by tile, with all that follows up to the next cut."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from transfuse.backends.triton.arguments import At, Boxes
@@ -21,12 +22,12 @@ from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.epilogue import statistics_launch, stored_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.kernel import Kernel
-from transfuse.backends.triton.lower import Segment
 from transfuse.backends.triton.packing import packing_launch
+from transfuse.backends.triton.segments import Segment
 from transfuse.backends.triton.told import told
 from transfuse.problem import Problem
 
-CONVOLVE = Kernel("engines.portable.convolve_kernel", "convolve", static=3)
+CONVOLVE = Kernel("engines.portable.convolve_kernel", "convolve", static=3, slow=True)
 CAREFULLY = Kernel("engines.portable.convolve_kernel", "convolve_carefully", static=3)
 
 THIRD = 168
@@ -120,10 +121,13 @@ def _given(
     order, tile = tiled.order, tiled.tile
     arguments = OpArguments(draft.spread, lambda strides: draft.unit(order, tiled.tiled, strides))
     epilogue = draft.epilogue(segment, out, arguments)
+    to = draft.destination(out, order, tiled.tiled)
+    if tile.depthwise and to.even != told(1):  # a build of its own
+        epilogue = replace(epilogue, unit=1)
     return [
         At(partials.partials), draft.tensors(arguments), numbers(arguments),
-        spread_strides(arguments), draft.destination(out, order, tiled.tiled),
-        draft.gathered(segment, partials), tiled.sizes, tile, epilogue,
+        spread_strides(arguments), to, draft.gathered(segment, partials), tiled.sizes, tile,
+        epilogue,
     ]  # fmt: skip
 
 

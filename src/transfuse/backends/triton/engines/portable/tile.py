@@ -15,8 +15,8 @@ from transfuse.backends.triton.engines.portable.tiling import (
     used_rows,
 )
 from transfuse.backends.triton.engines.workload import Workload
-from transfuse.backends.triton.lower import power
 from transfuse.backends.triton.packing.packed_layout import Copies
+from transfuse.backends.triton.segments import power
 from transfuse.backends.triton.strides import Box, Order, Three
 from transfuse.backends.triton.tap_table import TapTable
 from transfuse.backends.triton.told import UNDIVIDED, Divisor, all_told, divisor, told

@@ -7,7 +7,7 @@ from math import prod
 
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.gpu import MULTIPROCESSORS, SHARED
-from transfuse.backends.triton.lower import power
+from transfuse.backends.triton.segments import power
 from transfuse.backends.triton.strides import Box, Three
 from transfuse.backends.triton.tap_table import TapTable
 
