@@ -18,8 +18,10 @@ from transfuse.bench.precision import Precision
 from transfuse.bench.record import OURS, Row, Run
 from transfuse.bench.statistics import ratios, spread
 from transfuse.bench.subjects import Subject
+from transfuse.bench.training import GradientOracle
 from transfuse.dispatch import choose
 from transfuse.fills import real
+from transfuse.gradients import plan_backward
 from transfuse.plan import fused
 
 COPIES = 3
@@ -28,6 +30,10 @@ WARM_UP = 2
 FEWEST_ROUNDS = 5
 FEWEST_PRODUCTS = 2 / 3
 """The share of the definition's products that the best algorithm here takes: rows in pairs."""
+
+
+Judge = Oracle | GradientOracle
+"""Who says whether a result is right."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +76,14 @@ def measure(
     chain, problem = subject.chain, subject.case.problem
     with torch.no_grad(), precision.applied():
         x, weight, operands = real(chain, problem, run.seed)
-        oracle = Oracle(
-            chain, problem, x, weight, operands, precision.ulp, longest_sum(chain, problem)
-        )
         work = Work(chain, problem, precision, x, weight, operands)
+        oracle: Judge = (
+            GradientOracle(work, precision.ulp)
+            if subject.training
+            else Oracle(
+                chain, problem, x, weight, operands, precision.ulp, longest_sum(chain, problem)
+            )
+        )
         blank = _blank(run, subject, precision)
         clock = ceilings.clock
         prepared = [
@@ -88,24 +98,26 @@ def measure(
 
 
 def _blank(run: Run, subject: Subject, precision: Precision) -> Row:
-    plan = fused(subject.chain, subject.case.problem)
+    plans = [fused(subject.chain, subject.case.problem)]
+    if subject.training:
+        plans.append(plan_backward(subject.chain, subject.case.problem))
     return Row(
         run=run.id,
         slug=subject.slug,
         name=subject.name,
-        case=str(subject.case),
+        case=subject.line,
         precision=precision.name,
         device=run.device,
         variant="",
         status="ok",
         axis=subject.axis,
         at=subject.at,
-        flops=plan.work,
-        bytes=plan.least,
+        flops=sum(plan.work for plan in plans),
+        bytes=sum(plan.least for plan in plans),
     )
 
 
-def _prepare(row: Row, variant: Peer, work: Work, oracle: Oracle, clock: Clock) -> Row | _Ready:
+def _prepare(row: Row, variant: Peer, work: Work, oracle: Judge, clock: Clock) -> Row | _Ready:
     """First call, gate, warm-up; a Row alone where the variant is not to be timed."""
     try:
         begun = perf_counter()

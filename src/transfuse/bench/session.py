@@ -15,6 +15,7 @@ from transfuse.bench.peers import Peer, peers
 from transfuse.bench.precision import PRECISIONS, Precision, precisions
 from transfuse.bench.record import OURS, Row, Run, append, read
 from transfuse.bench.subjects import Subject
+from transfuse.bench.training import steps
 from transfuse.machine import environment
 
 
@@ -43,7 +44,7 @@ class Session:
         self.work = [
             (subject, precision)
             for subject, precision in wanted
-            if (subject.slug, str(subject.on(precision.arithmetic, device).case), precision.name)
+            if (subject.slug, subject.on(precision.arithmetic, device).line, precision.name)
             not in done
         ]
         self.skipped = len(wanted) - len(self.work)
@@ -73,14 +74,18 @@ class Session:
         append(self.path, [final])
 
 
-def variants(names: Sequence[str] | None) -> dict[str, Peer]:
-    """Ours, and the peers by these names (all of them by default)."""
+def variants(names: Sequence[str] | None, training: bool = False) -> dict[str, Peer]:
+    """Ours, and the peers by these names (all of them by default), or their steps of training."""
+    ours: Peer = Ours()
     known = peers()
+    if training:
+        known = steps()
+        ours = known.pop(OURS)
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise ValueError(f"unknown peer {unknown[0]!r}; known: {', '.join(known)}")
     chosen = known if names is None else {name: known[name] for name in names}
-    return {OURS: Ours(), **chosen}
+    return {OURS: ours, **chosen}
 
 
 def classes(names: Sequence[str] | None, device: str) -> tuple[Precision, ...]:

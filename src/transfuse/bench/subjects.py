@@ -29,7 +29,10 @@ PLAIN = re.compile(r"conv-transpose([123])d")
 
 @dataclass(frozen=True)
 class Subject:
-    """One thing to measure; ``axis`` and ``at``: what grows in a series of sizes, and to what."""
+    """One thing to measure; ``axis`` and ``at``: what grows in a series of sizes, and to what.
+
+    ``training``: with its gradients by all tensors.
+    """
 
     slug: str
     name: str
@@ -37,6 +40,12 @@ class Subject:
     case: Case
     axis: str = ""
     at: int = 0
+    training: bool = False
+
+    @property
+    def line(self) -> str:
+        """The case, as results have it."""
+        return f"{self.case} training" if self.training else str(self.case)
 
     def on(self, arithmetic: str, device: str) -> "Subject":
         return replace(self, case=self.case.on(arithmetic, device))

@@ -1,7 +1,7 @@
 """bench and report: measure, compare, and show."""
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +38,9 @@ def bench(
     peer: Annotated[
         list[str] | None, typer.Option(help="Only these peers; all of them by default.")
     ] = None,
+    training: Annotated[
+        bool, typer.Option("--training", help="With gradients by all tensors, beside torch's.")
+    ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds for each case.")] = 20,
     seconds: Annotated[float, typer.Option(min=0, help="Stop a case's rounds after this.")] = 10.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the values.")] = 0,
@@ -59,10 +62,11 @@ def bench(
     here = place(device)
     wanted = sets or ([] if case else ["cpu" if here == "cpu" else "benchmark"])
     path = resume or output or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}.jsonl")
+    measured = subjects(slugs or [], wanted, case or [], here)
     session = Session(
-        subjects(slugs or [], wanted, case or [], here),
+        [replace(each, training=training) for each in measured],
         classes(precision, here),
-        variants(peer),
+        variants(peer, training),
         here,
         path,
         ["transfuse", *sys.argv[1:]],
