@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import inf, sqrt
 
 import torch
@@ -127,9 +128,11 @@ class GradientOracle:
         sizes = [each.numel() for each in self.exact]
         if found.numel() != sum(sizes):
             return Accuracy(inf, f"{found.numel()} gradients, expected {sum(sizes)}")
+        ends = accumulate(sizes)
+        parts = [found[end - size : end] for end, size in zip(ends, sizes, strict=True)]
         used = [
             float((part - each.reshape(-1)).abs().max()) / budget
-            for part, each, budget in zip(found.split(sizes), self.exact, self.budgets, strict=True)
+            for part, each, budget in zip(parts, self.exact, self.budgets, strict=True)
         ]
         worst = max(used)
         fault = "" if worst <= 1 else f"error {worst:.3g} times its budget"
