@@ -372,6 +372,18 @@ def test_gradients_may_be_switched_off(checks: list[Any]) -> None:
     assert len(checks) == 3, "with gradients as a call and as an operation, and without them"
 
 
+def test_a_name_may_be_a_number_now_and_a_tensor_then() -> None:
+    chain = transfuse.Chain(
+        transfuse.stages.conv_transpose(2), transfuse.stages.scale("a"), transfuse.stages.add("b")
+    )
+    for _ in range(2):
+        first = front.call(chain, SX, SW, {"b": B}, {"a": 2.0})
+        assert first.equal(front.call(chain, SX, SW, {"b": B, "a": torch.full((3,), 2.0)}))
+        other = front.call(chain, SX, SW, {"a": B}, {"b": 2.0})
+        assert not other.equal(first)
+        assert other.equal(front.call(chain, SX, SW, {"a": B, "b": torch.full((3,), 2.0)}))
+
+
 def test_overhead_of_a_repeated_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """12 microseconds on an idle machine; four times that at the worst of a busy one."""
 

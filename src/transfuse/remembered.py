@@ -70,20 +70,23 @@ class Checked:
             self.settled = made.check, settled(self.run, x, weight, operands, out)
         guard, run = self.settled
         facts = (self.chain, self.problem, self.backend, run, self.asked, self.spans, self.updates)
-        return Recent(*facts, None, given, numbers, guard, out is not None, *_set_to(x))
+        names = tuple(scalars or ())
+        return Recent(*facts, None, given, numbers, names, guard, out is not None, *_set_to(x))
 
 
 @dataclass
 class Recent(Checked):
     """The last call with a weight, kept by the weight's id, and what must be as it was then.
 
-    ``given`` and ``scalars``: that call's own arguments. Nothing can change them, so the very same
+    ``given`` and ``scalars``: that call's own arguments, and ``names`` those of its scalars; of a
+    chain's names the rest are tensors. Nothing can change the arguments, so the very same
     objects are the same values. ``into``: whether it had an output. ``run`` is for tensors that
     pass ``guard``. The rest is what the choice of a backend depends on beside these.
     """
 
     given: Given = (None,) * 9
     scalars: tuple[object, ...] = ()
+    names: tuple[str, ...] = ()
     guard: Guard = bool
     into: bool = False
     setting: str | None = None
@@ -100,6 +103,7 @@ class Recent(Checked):
             or self.backends is not dispatch.BACKENDS
             or self.setting != settings.backend()
             or self.gradients is not torch.is_grad_enabled()
+            or (*(scalars or ()),) != self.names
             or (scalars and not all(map(is_, scalars.values(), self.scalars)))
             or dispatch.explaining()
             or not plain.undisturbed()
