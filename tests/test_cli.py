@@ -13,7 +13,7 @@ import torch
 from transfuse import __version__
 from transfuse.backends import Verdict
 from transfuse.backends.eager import Eager
-from transfuse.backends.triton import Triton, lower, tuned
+from transfuse.backends.triton import Triton, lower, tuned, tuned_files
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.cli import main
 from transfuse.operators import OPERATORS
@@ -199,15 +199,17 @@ def tuned_file(tmp_path, monkeypatch):
     """A user's file with one entry, for the interpreter."""
     path = tmp_path / "tuned.json"
     monkeypatch.setenv("TRANSFUSE_TUNED", str(path))
-    config = tuned.encoded(Tiling("rows", (1, 1, 1, 64), 16, 16, 4, 3))
-    key = tuned.Key("interpreter", "portable", "conv > store", "n2 ci3 co4 i8 k3 s2 p0", "fp32")
-    tuned.put([tuned.Entry(key, config, 0.5, "n2 ci3 co4 i7 k3 s2 p0 fp32 cpu")])
+    config = tuned_files.encoded(Tiling("rows", (1, 1, 1, 64), 16, 16, 4, 3))
+    key = tuned_files.Key(
+        "interpreter", "portable", "conv > store", "n2 ci3 co4 i8 k3 s2 p0", "fp32"
+    )
+    tuned_files.put([tuned_files.Entry(key, config, 0.5, "n2 ci3 co4 i7 k3 s2 p0 fp32 cpu")])
     return path
 
 
 def test_tune_lists_what_is_tuned(cli, tuned_file, monkeypatch):
-    monkeypatch.setattr(tuned, "SHIPPED", tuned_file.with_name("none"))  # no file is shipped
-    tuned.refresh()
+    monkeypatch.setattr(tuned_files, "SHIPPED", tuned_file.with_name("none"))  # no file is shipped
+    tuned_files.refresh()
     status, printed, _ = cli("tune", "--list", "--json")
     (row,) = json.loads(printed)
     assert status == 0
@@ -216,7 +218,7 @@ def test_tune_lists_what_is_tuned(cli, tuned_file, monkeypatch):
     assert status == 0
     assert "conv > store" in printed
     tuned_file.unlink()
-    tuned.refresh()
+    tuned_files.refresh()
     assert "nothing is tuned" in cli("tune", "--list")[1]
 
 
@@ -252,12 +254,12 @@ def test_tune_measures_and_keeps(tmp_path):
     assert row["shape"] == "n2 ci3 co4 i8x4 k3 s2 p1"
     assert (row["tried"], row["faults"], row["file"]) == (2, [], str(path))
     assert 0 < row["ms"] <= row["heuristic_ms"]
-    (entry,) = tuned.read(path).values()
+    (entry,) = tuned_files.read(path).values()
     assert (entry.key.gpu, entry.config) == ("interpreter", row["config"])
     done = run(*line, "--most", "1", "--dtype", "fp64")
     assert done.returncode == 0, done.stderr
     assert "kept in" in done.stdout
-    assert {key.arithmetic for key in tuned.read(path)} == {"fp32", "fp64"}
+    assert {key.arithmetic for key in tuned_files.read(path)} == {"fp32", "fp64"}
     path.write_text("{}")
     done = run(*line, "--most", "1")
     assert done.returncode == 2
@@ -278,11 +280,13 @@ def test_explain_says_which_tiles_and_why(cli, monkeypatch, tuned_file):
     plan = Triton().plan(OPERATORS[slug].bound(case), case.problem)
     lowered = lower.lowered(plan.chain, plan)
     key = tuned.key(lowered, case.problem, lowered.segments[0], "")
-    tuned.put([tuned.Entry(key, tuned.encoded(config), 1.0, "")])
+    tuned_files.put([tuned_files.Entry(key, tuned_files.encoded(config), 1.0, "")])
     (row,) = json.loads(cli(*words)[1])["tiles"]
     tiles = "rows 1x1x1x64 channels 64 depth 32 warps 4 stages 3 split 1"
     assert row["tiles"] == f"portable: {tiles} ({tuned_file})"
-    tuned.put([tuned.Entry(key, tuned.encoded(replace(config, stages=6, depth=64)), 1.0, "")])
+    tuned_files.put(
+        [tuned_files.Entry(key, tuned_files.encoded(replace(config, stages=6, depth=64)), 1.0, "")]
+    )
     assert "does not fit: 64 channels of 4 bytes" in " ".join(cli(*words[:-1])[1].split())
 
 

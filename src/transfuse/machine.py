@@ -11,7 +11,7 @@ import torch
 from transfuse import settings
 from transfuse.backends import BACKENDS
 from transfuse.backends.cpu import library
-from transfuse.backends.triton import tuned
+from transfuse.backends.triton import tuned_files
 from transfuse.backends.triton.store import shelves
 
 PACKAGES = ("transfuse", "torch", "numpy", "triton", "onnxruntime", "openvino", "jax")
@@ -33,7 +33,7 @@ def environment() -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "backends": [backend.name for backend in BACKENDS],
         "settings": vars(settings.read()),
-        "tuned": tuned.files(),
+        "tuned": tuned_files.files(),
         "kernels": shelves.counted(),
     }
 

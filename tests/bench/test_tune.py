@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import workload_of
-from transfuse.backends.triton import calls, lower, tuned
+from transfuse.backends.triton import calls, lower, tuned, tuned_files
 from transfuse.bench import tune
 from transfuse.bench.clock import HostClock
 from transfuse.chain import Chain
@@ -26,7 +26,7 @@ from transfuse.stages import batch_norm, conv_transpose, group_norm
 def tuner(chain=Chain(conv_transpose(1)), line="n2 ci3 co4 i9 k3 s2", **options):
     return tune.Tuner(chain, Problem.parse(line), HostClock(), 600.0, **options)
 
-file = Path(tuned.settings.tuned())
+file = Path(tuned_files.settings.tuned())
 """
 
 
@@ -67,7 +67,7 @@ one = tuner()
 (each,) = one.segments
 shape = workload_of(one.lowered, one.core, each)
 choice = tuned.choose(one.lowered, one.core, each, shape, "interpreter", 90)
-entry = tuned.read(file)[outcome.key]
+entry = tuned_files.read(file)[outcome.key]
 print(json.dumps([
     outcome.tried, outcome.best.config == wanted, outcome.heuristic.seconds, outcome.gain,
     choice.config == wanted, choice.source == str(file), entry.ms, entry.problem,
@@ -136,7 +136,7 @@ try:
 except Error:
     interrupted = True
 print(json.dumps([interrupted, len(one.segments), [each.tried for each in done],
-                  [key.chain for key in tuned.read(file)]]))
+                  [key.chain for key in tuned_files.read(file)]]))
 """
     )
     interrupted, passes, tried, chains = found
@@ -150,7 +150,7 @@ def test_a_running_process_takes_new_tiles(child):
 from transfuse import conv_transpose as call
 from transfuse.backends.triton.engines.portable.tile import Tile
 
-tuned.FRESH = 0.0
+tuned_files.FRESH = 0.0
 generator = torch.Generator().manual_seed(0)
 x, w = (torch.randn(*s, generator=generator) for s in ((2, 3, 9), (3, 4, 3)))
 
@@ -165,8 +165,8 @@ again = len(calls._ready)
 one = tuner()
 config = tiling.Tiling("rows", (1, 1, 1, 32), 16, 16, 4, 2)
 key = tuned.key(one.lowered, one.core, one.segments[0], "interpreter")
-entry = tuned.Entry(key, tuned.encoded(config), 1.0, "")
-file.write_text(tuned.written([entry]))  # as another process does
+entry = tuned_files.Entry(key, tuned_files.encoded(config), 1.0, "")
+file.write_text(tuned_files.written([entry]))  # as another process does
 after = call(x, w, stride=2, backend="triton")
 close = torch.allclose(before, after, atol=1e-5)
 print(json.dumps([made, again, first == config.box, tiles()[0] == config.box, close]))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transfuse.accuracy import SAFETY, longest_sum
-from transfuse.backends.triton import Triton, calls, lower, tuned
+from transfuse.backends.triton import Triton, calls, lower, tuned, tuned_files
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload, workload_of
 from transfuse.backends.triton.launch_plan import LaunchPlan
@@ -44,7 +44,7 @@ class Trial:
 class Outcome:
     """What was found for one segment, and the file that holds it now."""
 
-    key: tuned.Key
+    key: tuned_files.Key
     problem: str
     best: Trial
     heuristic: Trial
@@ -62,7 +62,7 @@ class Outcome:
 class Skipped:
     """A segment that has no tiles to tune, and why."""
 
-    key: tuned.Key
+    key: tuned_files.Key
     problem: str
     why: str
 
@@ -104,7 +104,7 @@ class Tuner:
         for each, served in zip(self.segments, self._launch_plan().served, strict=True):
             work = workload_of(self.lowered, self.core, each)
             self.launch_plans.clear()
-            if served.engine != tuned.PORTABLE:
+            if served.engine != tuned_files.PORTABLE:
                 key = tuned.key(self.lowered, self.core, each, self.gpu, served.engine)
                 yield Skipped(key, str(self.problem), f"the engine {served.engine} runs it")
                 continue
@@ -217,8 +217,10 @@ class Tuner:
         best = min(final or last.values(), key=_seconds)
         faults = tuple(trial.fault for trial in last.values() if trial.fault)
         key = tuned.key(self.lowered, self.core, each, self.gpu)
-        entry = tuned.Entry(key, tuned.encoded(best.config), 1e3 * best.seconds, str(self.problem))
-        file = tuned.put([entry])
+        entry = tuned_files.Entry(
+            key, tuned_files.encoded(best.config), 1e3 * best.seconds, str(self.problem)
+        )
+        file = tuned_files.put([entry])
         heuristic = last[tiling.heuristic(work, self.capability)]
         return Outcome(key, str(self.problem), best, heuristic, len(last), faults, str(file))
 

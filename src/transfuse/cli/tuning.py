@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transfuse import settings
-from transfuse.backends.triton import tuned
+from transfuse.backends.triton import tuned, tuned_files
 from transfuse.bench.clock import clock
 from transfuse.cases import Case
 from transfuse.chain import Chain
@@ -50,7 +50,7 @@ def tune(
     ]
     from transfuse.bench.tune import Outcome, Skipped, Trial, Tuner
 
-    tuned.put([])  # a file that cannot be written is found out before any time is spent
+    tuned_files.put([])  # a file that cannot be written is found out before any time is spent
     done: list[Outcome | Skipped] = []
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     try:
@@ -58,9 +58,8 @@ def tune(
             task = progress.add_task("", total=most)
 
             def tell(trial: Trial, best: Trial) -> None:
-                text = (
-                    f"best {1e3 * best.seconds:.4g} ms: {tuned.shown(tuned.encoded(best.config))}"
-                )
+                tiles = tuned.shown(tuned_files.encoded(best.config))
+                text = f"best {1e3 * best.seconds:.4g} ms: {tiles}"
                 progress.update(task, advance=1, description=text)
 
             for chain, line in work:
@@ -127,7 +126,7 @@ def _found(each: Any) -> dict[str, Any]:
     return {
         **vars(each.key),
         "problem": each.problem,
-        "config": tuned.encoded(each.best.config),
+        "config": tuned_files.encoded(each.best.config),
         "ms": 1e3 * each.best.seconds,
         "heuristic_ms": heuristic,
         "tried": each.tried,
@@ -165,7 +164,7 @@ def _list(as_json: bool) -> None:
     rows = [
         {**vars(key), "config": dict(each.config), "ms": each.ms, "problem": each.problem,
          "file": str(path)}
-        for path, entries in tuned.in_force()
+        for path, entries in tuned_files.in_force()
         for key, each in entries.items()
     ]  # fmt: skip
     if as_json:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from transfuse.backends.base import Executable
 from transfuse.backends.legs import memory_format
-from transfuse.backends.triton import lower, tuned
+from transfuse.backends.triton import lower, tuned, tuned_files
 from transfuse.backends.triton.draft import Draft, Lying
 from transfuse.backends.triton.engines.contract import Choose
 from transfuse.backends.triton.engines.portable.tiling import Tiling
@@ -82,7 +82,7 @@ def _key(
     types = tuple([(operand.dtype, operand.stride()) for operand in flat])
     return (
         id(plan), x.stride(), weight.stride(), out.stride(), out.dtype, types, x.device,
-        _unaligned((x, weight, out, *flat)), tuned.generation(),
+        _unaligned((x, weight, out, *flat)), tuned_files.generation(),
     )  # fmt: skip
 
 
@@ -103,14 +103,14 @@ class Again:
         if out is None:
             out = x.new_empty_strided(*self.form)
         tensors = [x, weight, out, *operands.values()] if operands else [x, weight, out]
-        if self.generation == tuned.generation() and not _unaligned(tensors):
+        if self.generation == tuned_files.generation() and not _unaligned(tensors):
             assert self.launch_plan is not None
             follow(self.launch_plan, tensors)
             return out
         self.core(x, weight, operands, out)
         ready = _ready.get(_key(self.plan, x, weight, out, tensors[3:]))
         if ready is not None and not _unaligned(tensors):
-            self.launch_plan, self.generation = ready.launch_plan, tuned.generation()
+            self.launch_plan, self.generation = ready.launch_plan, tuned_files.generation()
         return out
 
 
@@ -164,6 +164,19 @@ def prepare(
     gpu: Gpu | None = None,
 ) -> Ready:
     """The launch plan for tensors that lie as these do; tiles are tuned or counted, or as told."""
+    return Ready(_launch_plan(chain, plan, x, weight, operands, out, choose, gpu), plan)
+
+
+def _launch_plan(
+    chain: Chain,
+    plan: Plan,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor | None,
+    choose: Choose | None,
+    gpu: Gpu | None,
+) -> LaunchPlan:
     like = result(plan) if out is None else out
     strides: tuple[Five, Five, Five] = (
         five(x.stride()),
@@ -191,7 +204,7 @@ def prepare(
         unaligned,
     )
     draft = Draft(lowered, core, lying, x.device, there)
-    return Ready(LaunchPlan(draft, choose or best), plan)
+    return LaunchPlan(draft, choose or best)
 
 
 def result(plan: Plan) -> Tensor:
@@ -214,7 +227,7 @@ def explained(chain: Chain, plan: Plan) -> list[Explained]:
     made = _foreseen(chain, plan, choose, gpu)
     rows = []
     for each, served in zip((s for s in lowered.segments if s.convolves), made.served, strict=True):
-        tiles = str(choices[each]) if served.engine == tuned.PORTABLE else served.tiles
+        tiles = str(choices[each]) if served.engine == tuned_files.PORTABLE else served.tiles
         text = f"{served.engine}: {tiles}"
         rows.append(Explained(tuned.chain(lowered, each), text, dict(served.passed_over)))
     return rows
@@ -256,7 +269,7 @@ def _foreseen(chain: Chain, plan: Plan, choose: Choose, gpu: Gpu) -> LaunchPlan:
     operands = {name: tensor(*dims) for name, dims in chain.dims(problem)}
     x = tensor(*problem.input.dims, last=problem.layout == "channels_last")
     weight = tensor(*problem.weight)
-    return prepare(chain, plan, x, weight, operands, None, choose, gpu).launch_plan
+    return _launch_plan(chain, plan, x, weight, operands, None, choose, gpu)
 
 
 def _flat(operand: Tensor, rank: int) -> Tensor:
