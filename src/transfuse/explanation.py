@@ -145,8 +145,8 @@ def explain(
     r"""Says what a call would do, and why; computes nothing, and changes nothing.
 
     The call is checked as if it were made: what is wrong with it raises here what it would raise.
-    It is explained as it stands, with all that keeps it from a backend: gradients, ``out=``,
-    autocast, a trace around it. A chain that no backend runs, or not the one asked for, raises
+    It is explained as it stands, with all that keeps it from a backend: its tensors, ``out=``,
+    autocast, a transform around it. A chain that no backend runs, or not the one asked for, raises
     :class:`UnsupportedError`, which lists what each backend answered.
 
     Args:

@@ -51,6 +51,7 @@ from transfuse.tensors import (
     same_type_and_place,
     span,
     updatable,
+    without_autocast,
     writable,
 )
 
@@ -295,10 +296,8 @@ def compute(
     ``kernel``: the caller's name for the weight, for messages.
     """
     plain.not_at_exit()
-    if any_autocast() and autocasts(x):
-        with torch.autocast(x.device.type, enabled=False):
-            return _compute(what, prepare, x, weight, operands, out, backend, kernel)
-    return _compute(what, prepare, x, weight, operands, out, backend, kernel)
+    with without_autocast(x):
+        return _compute(what, prepare, x, weight, operands, out, backend, kernel)
 
 
 @plain.unbroken
@@ -367,7 +366,8 @@ def run_inside(
 ) -> Tensor:
     """Check and run a batched call that torch's dispatcher has come to, as ``compute`` does."""
     plain.not_at_exit()
-    return _compute(what, prepare, x, weight, operands, None, backend, inside=True)
+    with without_autocast(x):
+        return _compute(what, prepare, x, weight, operands, None, backend, inside=True)
 
 
 class _Recorded:

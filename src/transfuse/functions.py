@@ -46,8 +46,10 @@ def conv_transpose(
 
     To torch the chain is one operation. Under autocast all its tensors are cast as torch's own
     convolutions cast theirs (float64 stays), and so is the result; a call with ``out`` casts
-    nothing, as in torch. Inside a trace, a mode or a transform of torch's, and on tensors that are
-    more than memory, it runs as torch operations; a fused backend asked for by name raises there.
+    nothing, as in torch. For gradients, in ``torch.compile`` and ``torch.export``, and under modes
+    and the profiler it is ``torch.ops.transfuse.chain``. Inside a transform of torch's or
+    ``torch.jit.trace``, and on tensors that are more than memory, it runs as torch operations; a
+    fused backend asked for by name raises there.
 
     Args:
         x: input, of 1 to 3 spatial axes

@@ -2,7 +2,8 @@
 
 They read and write memory by its address, which is all they see of a tensor. A wrapper has no
 memory, or not its own; a trace would record nothing; a transform would lose what it carries along.
-Everything that is not plain runs as torch operations, which each of these understands, or raises.
+Everything that is not plain is given to torch as one operation, or runs as torch operations, which
+each of these understands, or raises.
 """
 
 import sys

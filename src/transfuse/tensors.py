@@ -4,6 +4,7 @@ Exceptions are torch's for the same mistake.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain as concat
 from typing import Any, Literal, get_args
 
@@ -51,6 +52,13 @@ def autocasts(x: object) -> bool:
         return False
     device = x.device.type
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Where torch casts nothing that operations on the device of ``x`` are given."""
+    if any_autocast() and autocasts(x):
+        return torch.autocast(x.device.type, enabled=False)
+    return nullcontext()
 
 
 def autocast(tensor: Tensor) -> Tensor:

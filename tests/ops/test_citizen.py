@@ -39,11 +39,13 @@ def names(**options: Any) -> set[str]:
 
 
 def test_the_profiler_sees_names() -> None:
-    right = call(X, W, B)
     found = names()
     assert {"transfuse::chain", "transfuse::chain_backward"} <= found
-    with profile(activities=[ProfilerActivity.CPU]) as seen, torch.inference_mode():
-        y = call(X, W, B)
+    with torch.inference_mode():
+        for _ in range(3):
+            right = call(X, W, B)  # now it is remembered
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            y = call(X, W, B)
     assert y.equal(right)
     assert [e.count for e in seen.key_averages() if e.key == "transfuse::chain"] == [1]
 
@@ -119,6 +121,29 @@ def test_running_statistics_in_training() -> None:
     version = ours[0]._version
     step(*ours, a)
     assert ours[0]._version == version + 1
+
+
+def test_autocast_around_all_of_a_step() -> None:
+    """The backward casts nothing of its own, whether autocast is still on there or not."""
+    found = []
+    for around in (False, True):
+        tensors = learning()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = call(*tensors)
+            if around:
+                y.float().square().sum().backward()
+        if not around:
+            y.float().square().sum().backward()
+        found.append([each.grad for each in tensors])
+    for a, b in zip(*found, strict=True):
+        assert a is not None
+        assert a.dtype == torch.float32
+        assert a.equal(b)
+    for backend in ("cpu", "eager"):
+        given = (X, W, [B], *USUAL[:-1], backend)
+        expected = OPS.chain(*given)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert OPS.chain(*given).equal(expected), "the call casts, not the operation"
 
 
 def test_out_and_solutions_stay_outside() -> None:

@@ -105,7 +105,7 @@ class Backend(ABC):
     device: str
     """The kind of device it is for, such as ``cpu``; empty: every kind."""
     differentiable: bool
-    """Whether it runs torch operations alone, which gradients, traces and transforms follow."""
+    """Whether it runs torch operations alone, whose gradients are torch's."""
 
     def __eq__(self, other: object) -> bool:
         """Backends have no state: two of one class are the same."""

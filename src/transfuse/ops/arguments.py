@@ -51,7 +51,7 @@ class Options:
 
     def named(self, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         """The operands by name."""
-        names = operands(self.outline)
+        names = _names(self.line)
         if len(names) != len(tensors):
             raise RuntimeError(
                 f"{self.line} takes {len(names)} operands ({', '.join(names) or 'none'}), "
@@ -70,6 +70,11 @@ class Options:
                 f"expected {chain.conv.rank + 2}D (batched) input, but got {list(x.shape)}"
             )
         return found
+
+
+@lru_cache(maxsize=4096)
+def _names(line: str) -> list[str]:
+    return operands(_outline(line))
 
 
 @lru_cache(maxsize=4096)

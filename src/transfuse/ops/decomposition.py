@@ -10,6 +10,7 @@ from transfuse.backends.eager import evaluated
 from transfuse.backends.legs import memory_format
 from transfuse.ops import strides
 from transfuse.ops.arguments import Options, fitted
+from transfuse.tensors import without_autocast
 
 
 def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
@@ -70,7 +71,7 @@ def differentiable(
 ) -> list[Tensor]:
     """``transfuse::chain_backward`` in torch operations that have gradients of any order."""
     *options, wanted = rest
-    with torch.enable_grad():
+    with torch.enable_grad(), without_autocast(x):
         # Of aliases, so that a tensor that is given twice has two gradients.
         given = [each.view_as(each) for each in (x, weight, *operands)]
         given = [

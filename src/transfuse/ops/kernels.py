@@ -15,6 +15,7 @@ from transfuse.gradients import gradients
 from transfuse.ops import strides
 from transfuse.ops.arguments import Options, fitted
 from transfuse.problem import Problem
+from transfuse.tensors import without_autocast
 
 
 def register(library: Library) -> None:
@@ -41,7 +42,8 @@ def _run(
         found = options.chain
         return fitted(found, named), options.problem(found, x, weight, exotic)
 
-    what = ("transfuse::chain", options.line, options.exactly)
+    exactly = options.exactly
+    what = exactly and ("transfuse::chain", options.line, exactly)
     y = front.run_inside(what, prepare, x, weight, named, backend or None)
     return strides.laid(y, strides.of_result(y.shape, x))
 
@@ -66,7 +68,7 @@ def chain_backward(
     problem = options.problem(whole, x, weight, exotic=False)
     tensors = {INPUT: x, WEIGHT: weight, **named}
     names = [name for name, wants in zip(tensors, wanted, strict=True) if wants]
-    with _Autograd():
+    with without_autocast(x), _Autograd():
         found = gradients(fitted(whole, named), problem, grad, x, weight, named, names)
     return [
         strides.laid(found[name], torch.empty_like(tensors[name], device="meta").stride())

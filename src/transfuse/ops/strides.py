@@ -18,8 +18,15 @@ def of_result(dims: Sequence[int], x: Tensor) -> tuple[int, ...]:
     steps, size = [0] * len(dims), 1
     for axis in reversed((0, *axes[2:], 1) if innermost(dims, x) else axes):
         steps[axis] = size
-        size = size * torch.sym_max(dims[axis], 1)  # type: ignore[no-untyped-call]
+        size *= _one_or_more(dims[axis])
     return tuple(steps)
+
+
+def _one_or_more(size: int) -> int:
+    if isinstance(size, int):
+        return size or 1
+    found: int = torch.sym_max(size, 1)
+    return found
 
 
 def innermost(dims: Sequence[int], x: Tensor) -> bool:
