@@ -29,6 +29,8 @@ def gradients(
 
     Nothing is written to the operands, running statistics among them.
     """
+    if not wanted:
+        return {}
     backward = None
     if problem.batch and not plain.why_not((grad, x, weight, *operands.values())):
         backward = _backward(chain, problem, frozenset(wanted), settings.read().backend)

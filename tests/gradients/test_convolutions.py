@@ -136,3 +136,23 @@ def test_gradients_that_lie_in_any_way() -> None:
         torch.randn(sizes[0], sizes[1] * 2, dtype=torch.float64)[:, ::2],
     ):
         compare(chain, problem, tensors, grad=grad)
+
+
+def test_norms_with_weights_wider_than_the_values() -> None:
+    problem = Problem.parse("n2 ci4 co6 i5x6 k3 s2 p1 bf16")
+    chain = Chain(s.conv_transpose(2), s.group_norm(2, "w", "b"), s.tanh())
+    x, weight, operands = real(chain, problem, 0)
+    wide = {name: each.float() for name, each in operands.items()}
+    compare(chain, problem, (x, weight, wide), relative=2.0**-7)
+
+
+def test_no_samples_and_nothing_wanted() -> None:
+    chain = Chain(s.conv_transpose(2, "b"), s.tanh())
+    for line in ("n0 ci4 co6 i5x6 k3", "n1 ci4 co6 i5x6 k3"):
+        problem = Problem.parse(line)
+        tensors = real(chain, problem, 0)
+        grad = torch.ones(chain.result(problem))
+        assert gradients(chain, problem, grad, *tensors, []) == {}
+        found = gradients(chain, problem, grad, *tensors, ["input", "b"])
+        assert found["input"].shape == tensors[0].shape
+        assert bool(found["b"].any()) == bool(problem.batch)
