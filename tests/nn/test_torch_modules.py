@@ -110,11 +110,13 @@ def both(make: Callable[[], Module]) -> tuple[Module, nn.Sequential, Tensor]:
 def test_means_the_same(make: Callable[[], Module]) -> None:
     """Values, gradients and what is kept, in training twice and then in evaluation."""
     ours, theirs, x = both(make)
+    # In these two torch multiplies gradients of float64 by a constant of float32.
+    within = 1e-6 if isinstance(theirs[1], nn.CELU | nn.Hardsigmoid) else 1e-11
     for factor in (1, 3):
-        assert near(stepped(ours, factor * x), stepped(theirs, factor * x))
+        assert near(stepped(ours, factor * x), stepped(theirs, factor * x), within)
     for each in (ours, theirs):
         each.eval()
-    assert near(stepped(ours, x), stepped(theirs, x))
+    assert near(stepped(ours, x), stepped(theirs, x), within)
     with torch.no_grad():
         assert (ours(x) - theirs(x)).abs().max() <= 1e-11
     kept = theirs[1].state_dict()
