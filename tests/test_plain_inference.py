@@ -1,4 +1,4 @@
-"""Inference mode is no reason to take a tensor for more than its memory, whenever it is first on."""
+"""Inference mode is no reason to take a tensor for more than its memory, whenever it comes on."""
 
 import pytest
 import torch
