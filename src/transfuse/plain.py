@@ -135,11 +135,12 @@ def unlike_plain(tensor: object) -> str:
 @cache
 def _usual(device: str) -> int:
     """The dispatch keys of memory on a device; a pending negation is resolved before it is read."""
-    plain = torch.empty(0, device=device)
-    return (
-        torch._C._dispatch_keys(plain).raw_repr()
-        | torch._C._dispatch_keys(torch._neg_view(plain)).raw_repr()
-    )
+    with torch.inference_mode(False):  # a tensor made in it has fewer
+        plain = torch.empty(0, device=device)
+        return (
+            torch._C._dispatch_keys(plain).raw_repr()
+            | torch._C._dispatch_keys(torch._neg_view(plain)).raw_repr()
+        )
 
 
 P = ParamSpec("P")

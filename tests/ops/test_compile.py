@@ -81,8 +81,13 @@ def nodes(graph: Any) -> list[str]:
     return [each for each in found if not any(word in each for word in ignored)]
 
 
+QUICK = (stages, operator)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "call", [pytest.param(each, marks=() if each in QUICK else pytest.mark.long) for each in CALLS]
+)
 def test_one_node(call: Any, dynamic: bool) -> None:
     seen = Recorded()
     compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend=seen)
@@ -95,8 +100,15 @@ def test_one_node(call: Any, dynamic: bool) -> None:
     assert counters["stats"]["unique_graphs"] == 1
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("call", [stages, operator])
+@pytest.mark.parametrize(
+    ("call", "dynamic"),
+    [
+        (stages, True),
+        (operator, False),
+        pytest.param(stages, False, marks=pytest.mark.long),
+        pytest.param(operator, True, marks=pytest.mark.long),
+    ],
+)
 def test_training(call: Any, dynamic: bool) -> None:
     """One node forward, one backward; what is kept for it are the inputs."""
     seen = Recorded()
