@@ -23,6 +23,8 @@ PROBLEMS = [
     "n2 ci3 co4 i5x4 k3 s2 p2x1 op3x-2",
     "n2 ci3 co4 i5x4 k3 s1 p1 d3 op2",
     "n2 ci3 co4 i5x4 k2 s5 p0 op-2",
+    "n2 ci4 co6 i6x7 k3x2 s1 p1x0 g2",
+    "n2 ci3 co4 i7x6 k3 s1 p2x-1 d2 op-1x1",
     "n1 ci4 co4 i1x1 k4 s4 p0",
     "n3 ci4 co8 i6x5 k4 s2 p1 channels_last",
     "n3 ci4 co8 i3x6x5 k4 s2 p1 channels_last",

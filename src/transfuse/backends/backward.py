@@ -14,12 +14,12 @@ from math import prod
 import torch
 from torch import Tensor
 
-from transfuse.backends.base import Backend
+from transfuse.backends.base import Backend, Executable
 from transfuse.backends.memory import INPUT as READ
 from transfuse.backends.memory import memory_format, touched
 from transfuse.backends.program import Program, alive
 from transfuse.chain import Chain
-from transfuse.elements import ELEMENTS
+from transfuse.elements import BY_DTYPE, ELEMENTS
 from transfuse.maths.expr import Expr, substituted
 from transfuse.plan import Pass, Plan
 from transfuse.problem import Problem, on_cuda
@@ -27,7 +27,7 @@ from transfuse.reverse import convolution
 from transfuse.reverse.reversal import Reversal, Slope
 from transfuse.reverse.steps import CONSTANTS, Step, Task, same
 from transfuse.reverse.tape import Tape
-from transfuse.stages import Stage
+from transfuse.stages import ConvTranspose, Stage
 from transfuse.stages.pointwise import Function
 from transfuse.sweeping import Buffer, Seen, Sweeping
 
@@ -66,6 +66,7 @@ class Backward:
         early = {name for stage in chain.prologue for name in stage.operands}
         self.by_source = INPUT in wanted or bool(early & wanted)
         self.by_weight = WEIGHT in wanted
+        self.own = self._own(backend) if self.by_source else None
         self.head = self._head()
         self.after = self._after(backend)
         self.before = self._before() if self.head else None
@@ -119,7 +120,8 @@ class Backward:
         def convolves() -> Iterator[Pass]:
             flops, g, w = self.inner.flops(), convolved * source, weight * source
             if self.by_source:
-                yield Pass("gradient by input · in torch", flops, g + w, read * source)
+                how = "in torch" if self.own is None else "taps flipped"
+                yield Pass(f"gradient by input · {how}", flops, g + w, read * source)
             if self.by_weight:
                 yield Pass("gradient by weight · in torch", flops, g + read * source, w)
 
@@ -156,9 +158,24 @@ class Backward:
         tensors = (each.to(self.source) for each in (g, source, weight))
         g, source, weight = (each.contiguous(memory_format=form) for each in tensors)
         weight = weight if scale == 1 else weight * scale
-        wanted = self.by_source, self.by_weight
-        dx, dw = convolution.backward(self.inner, g, source, weight, *wanted)
-        return dx, dw if dw is None or scale == 1 else dw * scale
+        wanted = self.by_source and self.own is None, self.by_weight
+        dx = None
+        if self.own is not None:
+            dims = self.dims[self.chain.at]
+            dx = self.kernels.empty(dims, self.source, self.last, g.device)
+            self.own(g, convolution.flipped(self.inner, weight), {}, dx)
+        found, dw = convolution.backward(self.inner, g, source, weight, *wanted)
+        return found if dx is None else dx, dw if dw is None or scale == 1 else dw * scale
+
+    def _own(self, backend: Backend) -> Executable | None:
+        """The gradient by the convolution's input by the backend's own kernel, where that is one
+        it convolves with and is not known to be slower at."""
+        chain, turned = Chain(ConvTranspose(self.inner.rank)), convolution.turned(self.inner)
+        if turned is None:
+            return None
+        turned = replace(turned, dtype=BY_DTYPE[self.source].name)  # of all that it reads
+        verdict = backend.verdict(chain, turned)
+        return backend.prepare(chain, turned) if verdict.ok and not verdict.yields else None
 
     def _head(self) -> "_Part | None":
         if not self.chain.prologue:

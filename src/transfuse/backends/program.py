@@ -54,7 +54,7 @@ class Program:
             if len(self._settled) >= MOST:
                 self._settled.clear()
             settled = self._settled[key] = self._settle(given, first.device)
-        scratch = torch.empty(settled.size, dtype=torch.uint8, device=first.device)
+        scratch = self.kernels.empty((settled.size,), torch.uint8, False, first.device)
         parts = (scratch[at : at + size].view(kind) for at, size, kind in settled.places)
         slots = [*given.values(), *parts]
         for run in settled.runs:

@@ -3,10 +3,12 @@
 ``y = convT(x, w)`` is the adjoint of a convolution with the same weights, so the gradient by x is
 that convolution of the one by y, and the gradient by w is its gradient by its weights, with x in
 the place of what comes in. Torch runs both at least as fast as its ``convT`` backward, and along
-three axes several times as fast.
+three axes several times as fast. At stride 1 the first is a transposed convolution, too, of flipped
+taps.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +43,28 @@ def backward(
         only = (False, True, False)
         dw = torch.ops.aten.convolution_backward(x, g, weight, None, *options, only)[1].to(dtype)
     return dx, dw
+
+
+def turned(problem: Problem) -> Problem | None:
+    """The transposed convolution that gives the gradient by the input; None where there is none."""
+    if set(problem.stride) != {1}:
+        return None
+    reaches = (d * (k - 1) for d, k in zip(problem.dilation, problem.kernel, strict=True))
+    return replace(
+        problem,
+        in_channels=problem.out_channels,
+        out_channels=problem.in_channels,
+        spatial=problem.output().spatial,
+        padding=tuple(reach - p for reach, p in zip(reaches, problem.padding, strict=True)),
+        output_padding=tuple(-p for p in problem.output_padding),
+        layout="contiguous" if problem.layout == "strided" else problem.layout,
+    )
+
+
+def flipped(problem: Problem, weight: Tensor) -> Tensor:
+    """Its weights."""
+    parts = weight.reshape(problem.groups, -1, *weight.shape[1:]).transpose(1, 2).flatten(0, 1)
+    return parts.flip(*range(2, parts.dim())).contiguous()
 
 
 def _margins(problem: Problem, padding: Sequence[int]) -> Iterator[int]:
