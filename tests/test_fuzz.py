@@ -17,7 +17,13 @@ def test_extreme_calls_from_python_and_c() -> None:
     assert found.returncode == 0, found.stdout + found.stderr
     last = found.stdout.splitlines()[-1]
     assert last == "600 calls, seed 1: 0 wrong"
-    for kind in ("from_python right", "from_c right", "from_c refused", "of_programs ran"):
+    for kind in (
+        "from_python right",
+        "from_c right",
+        "from_c refused",
+        "of_programs ran",
+        "of_sweeps ran",
+    ):
         assert kind in found.stdout
 
 
