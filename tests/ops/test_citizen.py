@@ -104,20 +104,21 @@ def test_deterministic_algorithms() -> None:
 
 def test_running_statistics_in_training() -> None:
     """They move once, as without gradients, and what the backward reads is not what moved."""
-    ours, theirs = ([torch.zeros(6), torch.ones(6)] for _ in range(2))
+    # In float64: behind a norm of its own batch most of a gradient cancels.
+    ours, theirs = ([torch.zeros(6).double(), torch.ones(6).double()] for _ in range(2))
 
     def step(mean: Tensor, var: Tensor, tensors: list[Tensor], **more: Any) -> Tensor:
         norm = batch_norm(mean, var, tensors[2], tensors[2], training=True)
         return transfuse.conv_transpose(tensors[0], tensors[1], stride=2, then=[norm], **more)
 
-    a, b = learning(), learning()
+    a, b = ([each.double().requires_grad_() for each in (X, W, B)] for _ in range(2))
     for _ in range(2):
         step(*ours, a).square().sum().backward()
         step(*theirs, b, backend="eager").square().sum().backward()
     torch.testing.assert_close(ours, theirs)
-    assert not ours[0].equal(torch.zeros(6))
+    assert ours[0].count_nonzero() == 6
     for mine, other in zip(a, b, strict=True):
-        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-9, atol=1e-9)
     version = ours[0]._version
     step(*ours, a)
     assert ours[0]._version == version + 1
