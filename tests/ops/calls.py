@@ -8,7 +8,7 @@ from torch import Tensor
 
 from transfuse import fills
 from transfuse.chain import Chain
-from transfuse.line import ordered, split
+from transfuse.line import operands, ordered, split
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
 from transfuse.report.support import EXAMPLES
@@ -20,11 +20,11 @@ SIZES = "n2 ci3 co4 i4x5 k3 s2 p1"
 
 def arguments(chain: Chain, problem: Problem, tensors: Any, backend: str = "") -> tuple[Any, ...]:
     """The arguments of ``torch.ops.transfuse.chain``."""
-    x, weight, operands = tensors
+    x, weight, named = tensors
     line, numbers = split(chain)
     sizes = (problem.stride, problem.padding, problem.output_padding, problem.dilation)
     given = (numbers, line, *map(list, sizes), problem.groups, problem.precision, backend)
-    return (x, weight, ordered(chain, operands), *given)
+    return (x, weight, ordered(chain, named), *given)
 
 
 def stages() -> Iterator[tuple[str, Chain, Problem]]:
@@ -52,8 +52,8 @@ CASES = {name: (chain, problem) for name, chain, problem in (*stages(), *operato
 def tensors(name: str, seed: int = 0) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Values of a case: positive where the stage takes roots or logarithms."""
     chain, problem = CASES[name]
-    x, weight, operands = fills.real(chain, problem, seed)
-    named = dict(operands)
+    x, weight, given = fills.real(chain, problem, seed)
+    named = dict(given)
     if any(word in name for word in ("sqrt", "log", "reciprocal", "lp_pool")):
         x, weight = x.abs() + 0.5, weight.abs() + 0.5
         named = {key: value.abs() + 0.5 for key, value in named.items()}
@@ -63,11 +63,22 @@ def tensors(name: str, seed: int = 0) -> tuple[Tensor, Tensor, dict[str, Tensor]
     return x, weight, named
 
 
-def learning(given: tuple[Any, ...], updates: bool = False) -> tuple[Any, ...]:
-    """The same arguments, of tensors that require gradients."""
-    x, weight, operands, *rest = given
-    x, weight = (each.detach().clone(memory_format=torch.preserve_format) for each in (x, weight))
-    operands = [each.detach().clone() for each in operands]
-    for each in (x, weight, *operands):
-        each.requires_grad_(not updates)
-    return (x, weight, operands, *rest)
+def learnt(chain: Chain) -> list[bool]:
+    """Which operands may require grad: running statistics may not, in torch either."""
+    kept = {
+        getattr(stage, f"running_{word}", None)
+        for stage in chain.stages
+        for word in ("mean", "var")
+    }
+    return [name not in kept for name in operands(chain)]
+
+
+def learning(chain: Chain, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same arguments, of tensors that require gradients where they may."""
+    x, weight, others, *rest = given
+    copies = [
+        each.detach().clone(memory_format=torch.preserve_format) for each in (x, weight, *others)
+    ]
+    for each, wants in zip(copies, (True, True, *learnt(chain)), strict=True):
+        each.requires_grad_(wants)
+    return (*copies[:2], copies[2:], *rest)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from tests.ops.calls import CASES, arguments, learning, tensors
+from tests.ops.calls import CASES, arguments, learning, learnt, tensors
 from transfuse import fills
 from transfuse.chain import Chain
 from transfuse.problem import Problem
@@ -29,9 +29,9 @@ def test_every_chain_in_every_layout(name: str) -> None:
     for lay in LAYOUTS.values():
         given = arguments(chain, problem, (lay(x), weight, operands))
         opcheck(OPS.chain, given, test_utils=CHECKS)
-        opcheck(OPS.chain, learning(given), test_utils=CHECKS)
+        opcheck(OPS.chain, learning(chain, given), test_utils=CHECKS)
         y = OPS.chain(*given)
-        wanted = [True, True, *[not operands for _ in given[2]]]
+        wanted = [True, True, *learnt(chain)]
         backward = (torch.randn_like(y), *given[:-1], wanted)
         opcheck(OPS.chain_backward, backward, test_utils=CHECKS)
 
@@ -46,7 +46,7 @@ def test_every_chain_in_every_layout(name: str) -> None:
 def test_traced_with_sizes_left_open(name: str) -> None:
     chain, problem = CASES[name]
     given = arguments(chain, problem, tensors(name))
-    opcheck(OPS.chain, learning(given), test_utils="test_aot_dispatch_dynamic")
+    opcheck(OPS.chain, learning(chain, given), test_utils="test_aot_dispatch_dynamic")
 
 
 def updating() -> tuple[Chain, Problem]:
@@ -60,13 +60,7 @@ def test_a_chain_that_updates() -> None:
     chain, problem = updating()
     given = arguments(chain, problem, fills.real(chain, problem, 0))
     opcheck(OPS.chain_updating, given, test_utils=CHECKS)
-    names = ("bias", "mean", "var", "w", "b")
-    learnt = learning(given, updates=True)
-    for at in (0, 1):
-        learnt[at].requires_grad_()
-    for name, operand in zip(names, learnt[2], strict=True):
-        operand.requires_grad_(name not in ("mean", "var"))
-    opcheck(OPS.chain_updating, learnt)
+    opcheck(OPS.chain_updating, learning(chain, given))
     before = [each.clone() for each in given[2]]
     y, moved = OPS.chain_updating(*given)
     assert all(a.equal(b) for a, b in zip(before, given[2], strict=True)), "nothing is written"

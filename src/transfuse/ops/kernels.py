@@ -70,10 +70,25 @@ def chain_backward(
     names = [name for name, wants in zip(tensors, wanted, strict=True) if wants]
     with without_autocast(x), _Autograd():
         found = gradients(fitted(whole, named), problem, grad, x, weight, named, names)
-    return [
+    results = [
         strides.laid(found[name], torch.empty_like(tensors[name], device="meta").stride())
         for name in names
     ]
+    return _apart(results, (grad, *tensors.values()))
+
+
+def _apart(results: Sequence[Tensor], given: Sequence[Tensor]) -> list[Tensor]:
+    """Results in memory of their own, as an operation must give them.
+
+    That of an addition, say, has the gradient itself for its gradient.
+    """
+    taken = {each.untyped_storage().data_ptr() for each in given}
+    found = []
+    for each in results:
+        memory = each.untyped_storage().data_ptr()
+        found.append(each.clone() if memory in taken and each.numel() else each)
+        taken.add(memory)
+    return found
 
 
 class _Autograd:
