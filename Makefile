@@ -100,8 +100,9 @@ generate: $(READY) ## write the C functions anew from the operators' declaration
 	@$(BIN)/python -m transfuse.cfunctions
 	@$(MAKE) $(READY)
 
-docs: $(READY) ## write the page of which stage runs where anew
+docs: $(READY) ## write the pages of which stage runs where, and of what works in PyTorch, anew
 	@$(BIN)/python -m transfuse.report.support docs/support.md
+	@$(BIN)/python -m transfuse.report.pytorch docs/pytorch.md
 
 format: $(READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet
