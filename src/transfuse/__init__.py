@@ -5,7 +5,10 @@
 >>> transfuse.solution("conv-transpose3d-max-max-sum")(input, kernel, conv_bias, output, ...)
 """
 
-from transfuse import nn, ops, stages
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from transfuse import ops, stages
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError, UnsupportedError
 from transfuse.explanation import Explanation, explain
@@ -34,6 +37,17 @@ from transfuse.operators.softmax_bias_scale_sigmoid import (
 from transfuse.problem import Problem
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from transfuse import nn
+
+
+def __getattr__(name: str) -> Any:
+    """``transfuse.nn``, which is imported when it is first asked for."""
+    if name == "nn":
+        return import_module("transfuse.nn")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Chain",

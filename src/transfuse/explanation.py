@@ -1,6 +1,7 @@
 """What a call would do, and why: ``explain`` computes nothing and changes nothing."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -18,8 +19,6 @@ from transfuse.backends.triton import Triton
 from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
-from transfuse.gradients import plan_backward
-from transfuse.nn.base import Layer
 from transfuse.operators import Operator, Solution
 from transfuse.plan import Plan, fused
 from transfuse.problem import Problem, on_cuda
@@ -210,14 +209,26 @@ def explained(
         chosen.name,
         chosen.plan(chain, problem),
         tuple(chosen.tiles(chain, problem)) if isinstance(chosen, Triton) else (),
-        plan_backward(chain, problem) if backward else None,
+        _backward(chain, problem) if backward else None,
     )
+
+
+def _backward(chain: Chain, problem: Problem) -> Plan:
+    from transfuse.gradients import plan_backward  # which an import of the package leaves alone
+
+    return plan_backward(chain, problem)
+
+
+def _is_layer(value: object) -> bool:
+    """Whether it is a module of ``transfuse.nn``: there is none before that was imported."""
+    nn = sys.modules.get("transfuse.nn.base")
+    return nn is not None and isinstance(value, nn.Layer)
 
 
 def _callable(call: Callable[..., object] | Chain) -> Callable[..., object]:
     if isinstance(call, Chain):
         return partial(_chain, call)
-    if isinstance(call, Operator | Solution | Layer) or call in FUNCTIONS:
+    if isinstance(call, Operator | Solution) or _is_layer(call) or call in FUNCTIONS:
         return call
     known = ", ".join(each.__name__ for each in FUNCTIONS)
     name = getattr(call, "__name__", None) or repr(call)
@@ -253,7 +264,7 @@ def _stand_in(value: Any) -> Any:
     if isinstance(value, Stage):
         held = {k: _stand_in(v) for k, v in value.parameters() if isinstance(v, Tensor)}
         return value.with_parameters(held)
-    if isinstance(value, Layer):
+    if _is_layer(value):
         tensors = (*value.parameters(), *value.buffers())
         return deepcopy(value, {id(tensor): _stand_in(tensor) for tensor in tensors})
     if not isinstance(value, Tensor) and hasattr(value, "__dlpack__"):

@@ -553,3 +553,8 @@ def expect(
     element(x, "input")
     if out is not None:
         writable(out, result, named)
+    if torch.is_grad_enabled():
+        for stage in chain.stages:
+            for name in stage.without_gradient:
+                if operands[name].requires_grad:
+                    raise RuntimeError(f"{name} requires grad, and {stage} has no gradient by it")

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from transfuse import dispatch, plain, settings
-from transfuse.backends.backward import INPUT, WEIGHT, Backward
+from transfuse.backends.backward import INPUT as INPUT
+from transfuse.backends.backward import WEIGHT as WEIGHT
+from transfuse.backends.backward import Backward
 from transfuse.backends.eager import evaluated
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS

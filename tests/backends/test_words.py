@@ -15,11 +15,12 @@ AMBIGUOUS = {"Config", "Pass", "Program", "Step"}
 
 
 def launched(node: ast.AST) -> str:
-    """The kernel that a call launches: ``draft.add(kernel, …)`` or ``Launch(kernel, …)``."""
-    launches = isinstance(node, ast.Call) and ast.unparse(node.func) in ("draft.add", "Launch")
-    if not launches or not isinstance(node.args[0], ast.Name):
+    """The kernel that a call names: ``Kernel("module", "kernel", …)``."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "Kernel":
         return ""
-    return node.args[0].id
+    name = node.args[1]
+    assert isinstance(name, ast.Constant)
+    return str(name.value)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "triton"])

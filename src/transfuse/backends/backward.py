@@ -17,7 +17,7 @@ from torch import Tensor
 from transfuse.backends.base import Backend, Executable
 from transfuse.backends.memory import INPUT as READ
 from transfuse.backends.memory import memory_format, touched
-from transfuse.backends.program import Program, alive
+from transfuse.backends.schedule import Schedule, alive
 from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
 from transfuse.maths.expr import Expr, substituted
@@ -34,7 +34,7 @@ from transfuse.sweeping import Buffer, Seen, Sweeping
 INPUT, WEIGHT = "input", "weight"
 """What the two tensors of the convolution are called beside the operands."""
 KERNEL, SOURCE, GRAD, G = "= weight", "= source", "= grad", "= g"
-"""Among the tensors of a program: the weights, what the convolution reads, the gradient that comes
+"""Among the tensors of a schedule: the weights, what the convolution reads, the gradient that comes
 in, and the one that goes on."""
 
 
@@ -78,7 +78,7 @@ class Backward:
         if self.head:
             dims = self.dims[self.chain.at]
             source = self.kernels.empty(dims, self.source, self.last, x.device)
-            self.head.program({READ: x, **operands, SOURCE: source})
+            self.head.schedule({READ: x, **operands, SOURCE: source})
         grad = grad.reshape(self.dims[-1])
         found, g = self.after(grad, {READ: source, KERNEL: weight}, operands)
         if self.by_source or self.by_weight:
@@ -130,7 +130,9 @@ class Backward:
         least = self.dims[0], self.dims[-1], *([self.dims[0]] if INPUT in self.wanted else [])
         elements = sum(map(prod, least)) + weight * (1 + self.by_weight)
         elements += sum(sizes.values()) + sum(sizes[name] for name in asked)
-        scratch = max(part.program.scratch for part in (self.head, self.after, self.before) if part)
+        scratch = max(
+            part.schedule.scratch for part in (self.head, self.after, self.before) if part
+        )
         return Plan(
             self.problem,
             self.chain,
@@ -279,7 +281,7 @@ class _Part:
     ) -> None:
         self.whole, self.steps, self.named, self.made = whole, steps, named, made
         between = whole.kernels.between(whole.problem)
-        self.program = Program(steps, whole.kernels, between, whole.last)
+        self.schedule = Schedule(steps, whole.kernels, between, whole.last)
 
     def of(self, steps: Sequence[Step]) -> "_Part":
         """The same by other steps."""
@@ -297,7 +299,7 @@ class _Part:
             form = convolved if self is whole.after else (given[READ].dtype, whole.last)
             g = outs[G] = whole.kernels.empty(self.made.dims, *form, grad.device)
         if self.steps:
-            self.program({**given, **operands, GRAD: grad, **outs})
+            self.schedule({**given, **operands, GRAD: grad, **outs})
         return found, g
 
 

@@ -9,9 +9,7 @@ from torch._C import DispatchKey
 from torch.library import Library
 
 from transfuse import front
-from transfuse.backends.backward import INPUT, WEIGHT
 from transfuse.chain import Chain
-from transfuse.gradients import gradients
 from transfuse.ops import strides
 from transfuse.ops.arguments import Options, fitted
 from transfuse.problem import Problem
@@ -61,6 +59,9 @@ def chain_updating(
 def chain_backward(
     grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
 ) -> list[Tensor]:
+    # Inference needs none of it: an import of the package leaves it alone.
+    from transfuse.gradients import INPUT, WEIGHT, gradients
+
     *given, wanted = rest
     options = Options(*given)
     named = options.named(operands)

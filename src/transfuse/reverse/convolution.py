@@ -7,7 +7,7 @@ three axes several times as fast. At stride 1 the first is a transposed convolut
 taps.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -28,7 +28,8 @@ def backward(
     padding: Sequence[int] = problem.padding
     if any(a.padding < 0 or not 0 <= a.output_padding < a.stride for a in problem.axes):
         padding = [max(0, min(a.padding, a.padding - a.output_padding)) for a in problem.axes]
-        g = F.pad(g, list(_margins(problem, padding)))
+        for dim, (axis, taken) in enumerate(zip(problem.axes, padding, strict=True), 2):
+            g = _covering(g, dim, axis.padding - taken, axis.grid - 2 * taken)
     none = (0,) * problem.rank
     options = (problem.stride, padding, problem.dilation, False, none, problem.groups)
     # oneDNN multiplies the zeros around its input by the weights; float64 does not go through it.
@@ -67,13 +68,13 @@ def flipped(problem: Problem, weight: Tensor) -> Tensor:
     return parts.flip(*range(2, parts.dim())).contiguous()
 
 
-def _margins(problem: Problem, padding: Sequence[int]) -> Iterator[int]:
-    """What is added to the gradient on both sides of each axis, the last first.
+def _covering(g: Tensor, dim: int, first: int, size: int) -> Tensor:
+    """The gradient along all that taps reach of an axis; ``first``: where its own begins there.
 
-    With it and the padding it covers all that taps reach, and no more: outputs beyond that held the
-    bias alone, and those cropped have no gradient.
+    Outputs beyond that held the bias alone, and those cropped have no gradient.
     """
-    for axis, taken in zip(reversed(problem.axes), reversed(padding), strict=True):
-        before = axis.padding - taken
-        yield before
-        yield axis.grid - 2 * taken - before - axis.size
+    begin = min(g.shape[dim], max(0, -first))
+    kept = max(0, min(g.shape[dim], size - first) - begin)
+    before = max(0, first) if kept else 0
+    margins = (0, 0) * (g.dim() - 1 - dim) + (before, size - before - kept)
+    return F.pad(g.narrow(dim, begin, kept), margins)

@@ -176,6 +176,11 @@ class Stage:
         return tuple(value for _, value in self.parameters() if isinstance(value, str))
 
     @property
+    def without_gradient(self) -> tuple[str, ...]:
+        """Names of the tensors it reads that have no gradient; in torch they have none, either."""
+        return ()
+
+    @property
     def updates(self) -> tuple[str, ...]:
         """Names of the tensors it writes to."""
         return ()

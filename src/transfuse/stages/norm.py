@@ -77,6 +77,10 @@ class Norm(Stage):
     def updates(self) -> tuple[str, ...]:
         return self.running.names if self.running else ()
 
+    @property
+    def without_gradient(self) -> tuple[str, ...]:
+        return tuple(n for n in (self.running_mean, self.running_var) if isinstance(n, str))
+
     def typed(self, compute: torch.dtype) -> "Norm":
         return replace(self, eps=torch.finfo(compute).eps) if self.eps is None else self
 

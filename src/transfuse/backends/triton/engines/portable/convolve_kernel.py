@@ -12,14 +12,14 @@ compiled. What is known when it runs goes from function to function in the recor
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.engines.portable.anchors import anchors
-from transfuse.backends.triton.engines.portable.places_kernel import (
+from transfuse.backends.triton.engines.portable.anchored_kernel import (
     channels_of,
     full_of_members,
     full_of_results,
     member_places,
     result_places,
 )
+from transfuse.backends.triton.engines.portable.anchors import anchors
 from transfuse.backends.triton.engines.portable.sums_kernel import outputs
 from transfuse.backends.triton.engines.portable.tile_records import (
     Cell,

@@ -13,7 +13,7 @@ from transfuse.sweeping import Buffer
 from transfuse.sweeps import View
 
 MOST = 256
-"""Layouts of tensors that one program keeps itself ready for."""
+"""Layouts of tensors that one schedule keeps itself ready for."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class _Settled:
     size: int
 
 
-class Program:
+class Schedule:
     """Steps in turn over scratch memory of one call; ``between``: its type; ``last``: channels
     innermost there."""
 
