@@ -4,7 +4,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod, sqrt
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
@@ -21,10 +23,17 @@ os.environ["TRANSFUSE_TUNED"] = os.path.join(os.devnull, "none.json")
 os.environ["TRANSFUSE_KERNELS"] = os.path.join(os.devnull, "kernels")
 
 
+INTERPRETED = Path(__file__).parent / "backends" / "triton"
+QUICK = 4
+"""Of the cases in Triton's interpreter one in so many is quick."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What drives a browser is long; all else says so itself."""
+    """What drives a browser is long, and most cases in an interpreter; all else says so itself."""
     for item in items:
-        if "browser" in getattr(item, "fixturenames", ()):
+        sampled = "[" in item.name and INTERPRETED in item.path.parents
+        left_out = sampled and crc32(item.name.encode()) % QUICK
+        if left_out or "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.long)
 
 
