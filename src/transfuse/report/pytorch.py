@@ -44,13 +44,14 @@ Without gradients, and with nothing of torch's around it, a call goes straight t
 
 Each cell is what came of a small chain on that backend, compared with torch:
 
-- **fused**: the backend ran it.
+- **fused**: the backend ran the call.
 - **torch**: it ran as torch operations, and asked for by name the backend says why it does not.
 
 Transforms (`torch.func`, `vmap`), forward-mode differentiation and `torch.jit.trace` go through
-torch operations, each of which has a rule for them; so do gradients of second and higher order, and
-ONNX export. `triton` is Triton's interpreter here. `out=` and `solution` stay outside autograd: the
-first raises where a tensor requires grad, the second records nothing.
+torch operations, each of which has a rule for them; so does ONNX export. Of gradients of second and
+higher order the backend runs the call itself, torch operations the rest. `triton` is Triton's
+interpreter here. `out=` and `solution` stay outside autograd: the first raises where a tensor
+requires grad, the second records nothing.
 """
 
 
