@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 import torch
 from torch import Tensor
@@ -233,9 +234,21 @@ def explained(chain: Chain, plan: Plan) -> list[Explained]:
     return rows
 
 
+COPIED = frozenset(("input", "weights"))
+MOST_TAPS = 4096
+"""Of kernels whose launches a plan looks at: what follows from more takes its time."""
+
+
 def copied(chain: Chain, plan: Plan) -> frozenset[str]:
-    """What a call would copy into the order of its tiles: input, weights, both or neither."""
-    lowered, core = lower.lowered(chain, plan), plan.chain.core(plan.problem)
+    """What a call would copy into the order of its tiles: input, weights, both or neither.
+
+    Where strides do not divide the kernel it is both, and the launches need not be looked at.
+    """
+    core = plan.chain.core(plan.problem)
+    divided = all(k % s == 0 for k, s in zip(core.kernel, core.stride, strict=True))
+    if not divided or not core.batch or prod(core.kernel) > MOST_TAPS:
+        return COPIED
+    lowered = lower.lowered(chain, plan)
     gpu, name = _kind(plan.problem)
 
     def choose(each: Segment, work: Workload) -> Tiling:

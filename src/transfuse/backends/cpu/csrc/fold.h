@@ -285,7 +285,7 @@ template <class T> class Fold {
             const int64_t whole = terms == width && lines == rows ? std::max<int64_t>(1, rows * width) : BLOCK_VALUES;
             results = std::min({all, std::max<int64_t>(1, BLOCK_VALUES / whole), COLUMNS});
             chunks = ceiling(all, results);
-            steps = rows * width ? ceiling(rows, lines) * ceiling(width, terms) : 0;
+            steps = rows && width ? ceiling(rows, lines) * ceiling(width, terms) : 0;
         }
         // Few results of long folds: these are cut into as many parts as threads may want, by the sizes alone.
         const int64_t work = results * lines * (s.across ? 1 : terms) * steps;
