@@ -1,5 +1,6 @@
 """Gradients of a chain: what a step of training asks for after the forward call."""
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -7,13 +8,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from transfuse import dispatch, plain, settings
-from transfuse.backends.backward import INPUT as INPUT
-from transfuse.backends.backward import WEIGHT as WEIGHT
+from transfuse import dispatch, log, plain, settings
 from transfuse.backends.backward import Backward
 from transfuse.backends.eager import evaluated
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
+from transfuse.line import INPUT, WEIGHT
 from transfuse.plan import Pass, Plan, staged
 from transfuse.problem import Problem
 
@@ -92,11 +92,14 @@ def _backward(
 ) -> Backward | None:
     """How a fused backend finds the gradients of a chain; None where torch alone does.
 
-    One that yields to a faster one does so for its convolution, which here is torch's anyway.
+    A backend that leaves the call to a faster one does so for its convolution. The gradients of
+    that are torch's in any case, so here it is not passed over.
     """
     verdicts = dispatch.decide(chain, problem, asked).verdicts
     chosen = next(backend for backend, verdict in verdicts if verdict.ok)
     try:
         return None if chosen.kernels is None else Backward(chosen, chain, problem, wanted)
     except NotImplementedError:
+        line = "%s has no kernel for a gradient of %s (%s): torch runs it stage by stage"
+        log.once(logging.WARNING, ("gradients", chain), line, chosen.name, chain, problem)
         return None

@@ -20,8 +20,8 @@ Plain = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 """The stages of a chain as words, numbers and tuples: what a trace can hand out of itself."""
 NUMBER = "numbers["
 """How the names begin under which numbers stand in a line."""
-RESERVED = ("input", "weight")
-"""What the tensors of the convolution are called beside the operands."""
+INPUT, WEIGHT = "input", "weight"
+"""What the tensors of the convolution are called beside the operands: no operand is called so."""
 
 
 def split(chain: Chain) -> tuple[str, list[float]]:
@@ -51,7 +51,7 @@ def outline(line: str) -> tuple[Chain, int]:
     named = {name for name in _names(chain) if name.startswith(NUMBER)}
     if named != {f"numbers[{at}]" for at in range(len(named))}:
         raise ValueError(f"{line!r} names {', '.join(sorted(named))}, which are not all from 0 on")
-    for name in RESERVED:
+    for name in (INPUT, WEIGHT):
         if name in _names(chain):
             raise ValueError(f"{line!r}: {name} is that of the convolution; use another name")
     return chain, len(named)

@@ -20,6 +20,7 @@ from transfuse.backends.memory import memory_format, touched
 from transfuse.backends.schedule import Schedule, alive
 from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
+from transfuse.line import INPUT, WEIGHT
 from transfuse.maths.expr import Expr, substituted
 from transfuse.plan import Pass, Plan
 from transfuse.problem import Problem, on_cuda
@@ -31,8 +32,6 @@ from transfuse.stages import ConvTranspose, Stage
 from transfuse.stages.pointwise import Function
 from transfuse.sweeping import Buffer, Seen, Sweeping
 
-INPUT, WEIGHT = "input", "weight"
-"""What the two tensors of the convolution are called beside the operands."""
 KERNEL, SOURCE, GRAD, G = "= weight", "= source", "= grad", "= g"
 """Among the tensors of a schedule: the weights, what the convolution reads, the gradient that comes
 in, and the one that goes on."""

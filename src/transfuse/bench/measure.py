@@ -11,6 +11,7 @@ import torch
 
 from transfuse import front
 from transfuse.accuracy import Oracle, StepOracle, longest_sum
+from transfuse.backends.memory import memory_format
 from transfuse.bench.ceilings import Ceilings
 from transfuse.bench.clock import Clock
 from transfuse.bench.peers import Missing, Peer, Runner, Work, in_torch
@@ -24,7 +25,6 @@ from transfuse.fills import real
 from transfuse.plan import fused
 from transfuse.problem import Problem
 
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 COPIES = 3
 """Inputs that take turns, so that no variant finds its own in a cache."""
 WARM_UP = 2
@@ -99,11 +99,10 @@ def _trained(work: Work, seed: int) -> Work:
     generator = torch.Generator(work.x.device).manual_seed(seed)
     sizes = work.chain.result(work.problem)
     cotangent = torch.randn(sizes, generator=generator, device=work.x.device).to(work.x.dtype)
-    if work.problem.layout == "channels_last" and len(sizes) in CHANNELS_LAST:
-        cotangent = cotangent.contiguous(memory_format=CHANNELS_LAST[len(sizes)])
+    form = memory_format(sizes, work.problem.layout == "channels_last")
     for tensor in work.trained:
         tensor.requires_grad_()
-    return replace(work, cotangent=cotangent)
+    return replace(work, cotangent=cotangent.contiguous(memory_format=form))
 
 
 def _oracle(work: Work) -> Oracle | StepOracle:

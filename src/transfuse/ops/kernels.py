@@ -10,6 +10,7 @@ from torch.library import Library
 
 from transfuse import front
 from transfuse.chain import Chain
+from transfuse.line import INPUT, WEIGHT
 from transfuse.ops import strides
 from transfuse.ops.arguments import Options, fitted
 from transfuse.problem import Problem
@@ -60,7 +61,7 @@ def chain_backward(
     grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
 ) -> list[Tensor]:
     # Inference needs none of it: an import of the package leaves it alone.
-    from transfuse.gradients import INPUT, WEIGHT, gradients
+    from transfuse.gradients import gradients
 
     *given, wanted = rest
     options = Options(*given)
