@@ -9,7 +9,6 @@ from torch import Tensor
 
 from transfuse.backends.base import Executable, Kernels, Run, settled
 from transfuse.backends.memory import INPUT, RESULT, Memory, touched
-from transfuse.backends.memory import memory_format as memory_format
 from transfuse.elements import ELEMENTS
 from transfuse.route import Route
 from transfuse.stages.running import write

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from transfuse.backends.eager import evaluated
-from transfuse.backends.legs import memory_format
+from transfuse.backends.memory import memory_format
 from transfuse.ops import strides
 from transfuse.ops.arguments import Options, fitted
 from transfuse.tensors import without_autocast

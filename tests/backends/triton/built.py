@@ -13,7 +13,7 @@ import torch
 from child import serve, target
 from torch import Tensor
 
-from transfuse.backends.legs import memory_format
+from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import calls
 from transfuse.backends.triton.epilogue.records import StoredEpilogue
 from transfuse.backends.triton.gpu import Gpu

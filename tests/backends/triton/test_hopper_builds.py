@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from transfuse.backends.legs import memory_format
+from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import Triton, calls
 from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.installed import any_row

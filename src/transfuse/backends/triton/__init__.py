@@ -16,6 +16,7 @@ from torch import Tensor
 from transfuse import settings
 from transfuse.backends import legs
 from transfuse.backends.base import Backend, Executable, Kernels, Run, Verdict
+from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import lower, versus_cudnn
 from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
@@ -134,7 +135,7 @@ class _Kernels:
     def empty(
         self, dims: Sequence[int], dtype: torch.dtype, last: bool, device: torch.device
     ) -> Tensor:
-        form = legs.memory_format(dims, last)
+        form = memory_format(dims, last)
         return torch.empty(tuple(dims), dtype=dtype, device=device, memory_format=form)
 
 

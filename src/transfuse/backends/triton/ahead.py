@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from transfuse.backends.legs import memory_format
+from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import Triton, calls, machine_code
 from transfuse.backends.triton.build import Build, Strange
 from transfuse.backends.triton.gpu import TUNED_ON, aim

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transfuse.backends.base import Executable
-from transfuse.backends.legs import memory_format
+from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import lower, tuned, tuned_files
 from transfuse.backends.triton.draft import Draft, Lying
 from transfuse.backends.triton.engines.contract import Choose
