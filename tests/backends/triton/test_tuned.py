@@ -357,6 +357,15 @@ def test_what_the_heuristic_considers_is_valid(shape, capability):
     assert tiling.heuristic(shape, capability) in candidates
 
 
+def test_there_are_tiles_where_the_largest_are_the_smallest():
+    """All of 130 channels and four width classes at once leave room for 16 positions."""
+    chain, _ = case("pooled")
+    problem = Problem.parse("n1 ci1 co130 i4x4 k3x3 s1x8 p1 fp32")
+    work = next(each[3] for each in passes(chain, problem))
+    assert set(tiling._positions(work, "rows")) == {16}
+    assert tiling.heuristic(work, 80).positions == 16
+
+
 def test_the_space_is_valid_has_the_heuristic_first_and_nothing_twice():
     for name in CHAINS:
         for _, _, _, shape in passes(*case(name)):

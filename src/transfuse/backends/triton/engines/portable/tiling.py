@@ -104,10 +104,10 @@ def few(work: Workload, capability: int) -> Iterator[Tiling]:
     """
     for form in ("rows", "batch") if work.windowed and not work.depthwise else ("rows",):
         largest, middle, least = _positions(work, form)
-        for positions in (largest, middle, least):
+        sizes = {largest, least} if work.windowed or work.only_gathers else {largest, middle, least}
+        for positions in sorted(sizes, reverse=True):
             box = 1, 1, 1, positions
-            ends = work.windowed or work.only_gathers
-            if (positions == middle and ends) or box not in _boxes(work, form, positions):
+            if box not in _boxes(work, form, positions):
                 continue
             if form == "rows" or not work.per_sample:
                 for each in _tilings(work, form, box, capability):
