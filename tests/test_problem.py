@@ -52,7 +52,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 
 @given(problems())
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 def test_prints_and_parses_back(problem: Problem) -> None:
     line = str(problem)
     assert Problem.parse(line) == problem

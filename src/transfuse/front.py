@@ -3,15 +3,17 @@
 Every check comes before anything is written. Exceptions are torch's for the same mistake. A call
 that passed is remembered by all that its checks looked at, and its like is not checked again.
 
-Where torch is to know of the call, it is made as one operation of torch's dispatcher, ``ops``: for
-gradients, in ``torch.compile`` and other traces, under dispatch modes and the profiler. Calls that
-``plain`` keeps from that, too, are checked each time and run as torch operations.
+Where torch is to know of the call, it is made as one operation of torch's dispatcher, ``ops``: in
+``torch.compile`` and other traces, under dispatch modes and the profiler. For gradients alone it is
+a node of autograd (``recorded``). Calls that ``plain`` keeps from the dispatcher, too, are checked
+each time and run as torch operations.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
 from struct import Struct
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -27,13 +29,12 @@ from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.errors import Declined
 from transfuse.geometry import integer, per_axis
-from transfuse.line import ordered, split
 from transfuse.padding import Padding
 from transfuse.problem import AXES, Problem, expect_in_torch
+from transfuse.recorded import Learned, Recorded
 from transfuse.remembered import Checked, Given, Recent
 from transfuse.stages import Number
 from transfuse.stages.norm import Norm
-from transfuse.stages.running import write
 from transfuse.tensors import (
     Precision,
     any_autocast,
@@ -274,6 +275,7 @@ The last call with each weight stands under the weight's id as well: it is looke
 """
 MOST = 4096
 """Entries kept; one more, and all are forgotten."""
+Kept = TypeVar("Kept")
 
 Prepare = Callable[[bool], tuple[Chain, Problem]]
 """What a call computes; asked whether it is an exotic one, kept from the fused backends."""
@@ -327,11 +329,11 @@ def _compute(
                 expect(chain, problem, x, weight, operands, out, kernel)
                 if dispatch.explaining():
                     dispatch.choose(chain, problem, backend)
-                return _Recorded(chain, problem, backend)(x, weight, operands)
+                return Recorded(chain, problem, backend)(x, weight, operands)
             chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
         return chosen.prepare(chain, problem)(x, weight, operands, out)
     profiled = out is None and not inside and _profiler_enabled()
-    seen = _facts((what, profiled), tensors, operands, backend) if what else None
+    seen = facts((what, profiled), tensors, operands, backend) if what else None
     try:
         found = _checked.get(seen)
     except TypeError:  # not hashable
@@ -340,19 +342,21 @@ def _compute(
         chain, problem = prepare(False)
         chosen = _check(chain, problem, x, weight, operands, out, backend, why, kernel)
         learns = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-        if not inside and ((learns and not chosen.differentiable) or (profiled and not learns)):
-            run: Executable = _Recorded(chain, problem, backend)
+        if profiled and not (learns and chosen.differentiable):
+            run: Executable = Recorded(chain, problem, backend)
         else:
             run = prepared(chosen, chain, problem)
+            if learns and not inside and not chosen.differentiable:
+                run = Learned(chain, problem, backend, run)
         spans = tuple(map(span, tensors))
         found = Checked(chain, problem, chosen, run, backend, spans, chain.updates)
         if seen:
-            _keep(seen, found)
+            keep(_checked, seen, found)
     y = _run(found, tensors, operands, out, kernel)
     if seen and given and not profiled and _checked.get(seen) is found:  # nobody has declined
         recent = found.repeatable(given, scalars, tensors, operands, out)
         if recent is not None:
-            _keep(id(weight), recent)
+            keep(_checked, id(weight), recent)
     return y
 
 
@@ -370,30 +374,6 @@ def run_inside(
         return _compute(what, prepare, x, weight, operands, None, backend, inside=True)
 
 
-class _Recorded:
-    """A chain as one operation of torch's dispatcher, which ``ops`` has registered."""
-
-    def __init__(self, chain: Chain, problem: Problem, backend: str | None) -> None:
-        self.chain = chain
-        line, numbers = split(chain)
-        sizes = (problem.stride, problem.padding, problem.output_padding, problem.dilation)
-        options = (*map(list, sizes), problem.groups, problem.precision, backend or "")
-        self.arguments = (numbers, line, *options)
-
-    def __call__(
-        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
-    ) -> Tensor:
-        given = ordered(self.chain, operands)
-        ops = torch.ops.transfuse
-        updates = self.chain.updates
-        if not updates:
-            y: Tensor = ops.chain(x, weight, given, *self.arguments)
-            return y
-        y, moved = ops.chain_updating(x, weight, given, *self.arguments)
-        write(operands, dict(zip(updates, moved, strict=True)))
-        return y
-
-
 def _tensors(
     x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
 ) -> tuple[Tensor, ...]:
@@ -403,13 +383,14 @@ def _tensors(
     return (x, weight, *operands.values()) if operands else (x, weight)
 
 
-def _keep(key: Hashable, found: Checked) -> None:
-    if len(_checked) >= MOST and key not in _checked:
-        _checked.clear()
-    _checked[key] = found
+def keep(kept: dict[Hashable, Kept], key: Hashable, found: Kept) -> None:
+    """Remember one more."""
+    if len(kept) >= MOST and key not in kept:
+        kept.clear()
+    kept[key] = found
 
 
-def _facts(
+def facts(
     what: Hashable, tensors: Sequence[Tensor], names: Iterable[str], backend: str | None
 ) -> Hashable:
     """Everything the checks look at, and the choice of a backend.
@@ -418,18 +399,18 @@ def _facts(
     """
     if not what or dispatch.explaining():
         return None
-    facts = [what, backend or settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled()]
-    facts += names
+    found = [what, backend or settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled()]
+    found += names
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED:
             return None
-        facts += (
+        found += (
             tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
         )  # fmt: skip
     x = tensors[0]
     if x.is_cuda and x.dtype is torch.float32:
-        facts.append(float32_on_cuda())
-    return tuple(facts)
+        found.append(float32_on_cuda())
+    return tuple(found)
 
 
 _STRIDED = torch.strided
@@ -466,8 +447,11 @@ def _elsewhere(
     other = dispatch.choose(found.chain, found.problem, found.asked)
     if other is found.backend:
         raise
+    run = prepared(other, found.chain, found.problem)
+    if isinstance(found.run, Learned) and not other.differentiable:
+        run = found.run.by(run)
     try:
-        return prepared(other, found.chain, found.problem)(x, weight, operands, out)
+        return run(x, weight, operands, out)
     except Declined:
         return _elsewhere(replace(found, backend=other), x, weight, operands, out)
 

@@ -35,7 +35,7 @@ def gradients(
         return {}
     backward = None
     if problem.batch and not plain.why_not((grad, x, weight, *operands.values())):
-        backward = _backward(chain, problem, frozenset(wanted), settings.read().backend)
+        backward = _backward(chain, problem, frozenset(wanted), settings.backend())
     if backward is None:
         return _by_autograd(chain, problem, grad, x, weight, operands, wanted)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def plan_backward(chain: Chain, problem: Problem) -> Plan:
     moved = set(chain.updates)
     named = [name for name, _ in chain.dims(problem) if name not in moved]
     wanted = frozenset((INPUT, WEIGHT, *named))
-    backward = _backward(chain, problem, wanted, settings.read().backend)
+    backward = _backward(chain, problem, wanted, settings.backend())
     if backward is not None:
         return backward.plan()
     forward = staged(chain, problem, ELEMENTS[problem.dtype].itemsize)

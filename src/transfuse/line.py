@@ -6,7 +6,7 @@ numbers of pointwise stages stand beside the line, so that a graph with another 
 graph; all else, such as a pool's window or the eps of a norm, is part of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -60,11 +60,6 @@ def outline(line: str) -> tuple[Chain, int]:
 def operands(chain: Chain) -> list[str]:
     """The names of a chain's tensors, each once, in their order."""
     return [name for name in _names(chain) if not name.startswith(NUMBER)]
-
-
-def ordered(chain: Chain, given: Mapping[str, Any]) -> list[Any]:
-    """What is given under the names of a chain's tensors, in their order."""
-    return [given[name] for name in _names(chain)]
 
 
 def _names(chain: Chain) -> list[str]:

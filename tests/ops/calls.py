@@ -8,7 +8,7 @@ from torch import Tensor
 
 from transfuse import fills
 from transfuse.chain import Chain
-from transfuse.line import operands, ordered, split
+from transfuse.line import operands, split
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
 from transfuse.report.support import EXAMPLES
@@ -24,7 +24,7 @@ def arguments(chain: Chain, problem: Problem, tensors: Any, backend: str = "") -
     line, numbers = split(chain)
     sizes = (problem.stride, problem.padding, problem.output_padding, problem.dilation)
     given = (numbers, line, *map(list, sizes), problem.groups, problem.precision, backend)
-    return (x, weight, ordered(chain, named), *given)
+    return (x, weight, [named[name] for name in operands(chain)], *given)
 
 
 def stages() -> Iterator[tuple[str, Chain, Problem]]:

@@ -36,10 +36,11 @@ class Options:
         return _outline(self.line)
 
     @property
-    def exactly(self) -> tuple[Hashable, ...]:
-        """A key for all but the line, which is the same for the same values alone."""
+    def key(self) -> tuple[Hashable, ...]:
+        """It is the same for the same values alone; empty where there is none."""
         sizes = (self.stride, self.padding, self.output_padding, self.dilation)
-        return exactly(*self.numbers, *map(list, sizes), self.groups, self.precision)
+        found = exactly(*self.numbers, *map(list, sizes), self.groups, self.precision)
+        return found and ("transfuse::chain", self.line, found)
 
     def expect_pure(self) -> None:
         """Refuse a chain that writes to its tensors."""

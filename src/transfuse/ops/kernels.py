@@ -1,6 +1,6 @@
 """The operations on tensors that are there: the front's checks and backends, the gradients."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -41,9 +41,7 @@ def _run(
         found = options.chain
         return fitted(found, named), options.problem(found, x, weight, exotic)
 
-    exactly = options.exactly
-    what = exactly and ("transfuse::chain", options.line, exactly)
-    y = front.run_inside(what, prepare, x, weight, named, backend or None)
+    y = front.run_inside(options.key, prepare, x, weight, named, backend or None)
     return strides.laid(y, strides.of_result(y.shape, x))
 
 
@@ -66,17 +64,34 @@ def chain_backward(
     *given, wanted = rest
     options = Options(*given)
     named = options.named(operands)
-    whole = options.chain
-    problem = options.problem(whole, x, weight, exotic=False)
+    whole, problem = _computed(options, x, weight, named)
     tensors = {INPUT: x, WEIGHT: weight, **named}
     names = [name for name, wants in zip(tensors, wanted, strict=True) if wants]
     with without_autocast(x), _Autograd():
-        found = gradients(fitted(whole, named), problem, grad, x, weight, named, names)
+        found = gradients(whole, problem, grad, x, weight, named, names)
     results = [
         strides.laid(found[name], torch.empty_like(tensors[name], device="meta").stride())
         for name in names
     ]
     return _apart(results, (grad, *tensors.values()))
+
+
+_known: dict[Hashable, tuple[Chain, Problem]] = {}
+"""What was computed before, by all that it depends on."""
+
+
+def _computed(
+    options: Options, x: Tensor, weight: Tensor, named: dict[str, Tensor]
+) -> tuple[Chain, Problem]:
+    """The chain and the problem of a call."""
+    key = front.facts(options.key, (x, weight, *named.values()), named, None)
+    found = _known.get(key)
+    if found is None:
+        whole = options.chain
+        found = fitted(whole, named), options.problem(whole, x, weight, exotic=False)
+        if key is not None:
+            front.keep(_known, key, found)
+    return found
 
 
 def _apart(results: Sequence[Tensor], given: Sequence[Tensor]) -> list[Tensor]:

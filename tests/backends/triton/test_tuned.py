@@ -348,7 +348,7 @@ DTYPES = ("fp32", "fp64", "fp16", "bf16")
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(shape=shapes(), capability=st.sampled_from(CAPABILITIES))
 def test_what_the_heuristic_considers_is_valid(shape, capability):
     candidates = list(tiling.candidates(shape, capability))
@@ -480,7 +480,7 @@ def test_valid_tiles_compute_what_they_should(interpreter, name):
     tensors = fills.real(chain, problem, 0)
     oracle = Oracle(chain, problem, *tensors, Triton().ulp(problem), longest_sum(chain, problem))
 
-    @settings(max_examples=5, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=5, database=None)
     @given(tiles=st.tuples(*map(st.sampled_from, any_tiles(name))))
     def compare(tiles):
         accuracy = oracle.judge(interpreter(chain, problem, tensors, tiles))
