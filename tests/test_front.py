@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import transfuse
-from transfuse import dispatch, front, tensors
+from transfuse import dispatch, front, remembered, tensors
 from transfuse.backends import BACKENDS, Verdict
 from transfuse.stages import scale, sigmoid
 
@@ -254,8 +254,7 @@ def test_another_call_is_not_taken_for_it(name: str, checks: list[Any]) -> None:
     softmax()
     checks.clear()
     y = OTHER[name]()
-    # With gradients the call is an operation of torch's, which is checked in turn when it runs.
-    assert len(checks) == (2 if name == "gradients" else 1)
+    assert len(checks) == 1
     assert y.equal(alone)
     for fact in ("shape", "dtype", "requires_grad"):
         assert getattr(y, fact) == getattr(alone, fact)
@@ -276,16 +275,16 @@ def test_a_key_of_numbers() -> None:
     """The same for the same values alone, however they are listed; none for what is no number."""
     different = [(1,), (1.0,), (0.0,), (-0.0,), (0,), ((1, 1),), ((1,),), (1, 1), (1, 1.0), ((),)]
     different += [("1",), ("same",), (((1, 1),),), (((1,), (1,)),), (((1, 1), (1, 1)),)]
-    keys = [front.exactly(*each) for each in different]
+    keys = [remembered.exactly(*each) for each in different]
     assert all(keys)
     assert len(set(keys)) == len(different)
-    assert keys == [front.exactly(*each) for each in different]
-    assert front.exactly([1, 1], 2.0) == front.exactly((1, 1), 2.0)
-    assert front.exactly([[1, 2]], 2.0) == front.exactly(((1, 2),), 2.0)
-    assert front.exactly(torch.Size((1, 1))) == front.exactly((1, 1))
-    assert front.exactly(float("nan")) == front.exactly(float("nan"))
+    assert keys == [remembered.exactly(*each) for each in different]
+    assert remembered.exactly([1, 1], 2.0) == remembered.exactly((1, 1), 2.0)
+    assert remembered.exactly([[1, 2]], 2.0) == remembered.exactly(((1, 2),), 2.0)
+    assert remembered.exactly(torch.Size((1, 1))) == remembered.exactly((1, 1))
+    assert remembered.exactly(float("nan")) == remembered.exactly(float("nan"))
     for other in (True, None, 1j, (1, True), (1, 2.0), ((1, 2.0),), (1, (1,)), torch.tensor(1)):
-        assert not front.exactly(1, other)
+        assert not remembered.exactly(1, other)
 
 
 EXPANDED, LEARNT = OUT[0, 0].expand(1, 3, 6, 6), SX.clone().requires_grad_()
@@ -344,7 +343,7 @@ def test_an_output_that_shares_memory_is_seen_every_time(checks: list[Any]) -> N
 
 
 def test_what_is_remembered_is_bounded(checks: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "MOST", 3)
+    monkeypatch.setattr(remembered, "MOST", 3)
     for width in range(3, 12):
         softmax(torch.ones(1, 2, 3, width))
         assert len(front._checked) <= 3
@@ -369,7 +368,7 @@ def test_gradients_may_be_switched_off(checks: list[Any]) -> None:
     with torch.no_grad():
         assert not softmax(x).requires_grad
     assert softmax(x).requires_grad
-    assert len(checks) == 3, "with gradients as a call and as an operation, and without them"
+    assert len(checks) == 2, "with gradients and without them"
 
 
 def test_a_name_may_be_a_number_now_and_a_tensor_then() -> None:

@@ -9,11 +9,9 @@ a node of autograd (``recorded``). Calls that ``plain`` keeps from the dispatche
 each time and run as torch operations.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
-from struct import Struct
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,42 +19,29 @@ from torch._C._autograd import _profiler_enabled
 from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
-from transfuse import dispatch, plain, settings
-from transfuse import padding as paddings
+from transfuse import dispatch, plain
 from transfuse.backends import Backend
 from transfuse.backends.base import Executable, prepared
 from transfuse.chain import Chain
-from transfuse.elements import float32_on_cuda
+from transfuse.checks import Size, expect, made
 from transfuse.errors import Declined
-from transfuse.geometry import integer, per_axis
 from transfuse.padding import Padding
-from transfuse.problem import AXES, Problem, expect_in_torch
+from transfuse.problem import Problem
 from transfuse.recorded import Learned, Recorded
-from transfuse.remembered import Checked, Given, Recent
+from transfuse.remembered import Checked, Given, Recent, exactly, facts, keep
 from transfuse.stages import Number
-from transfuse.stages.norm import Norm
 from transfuse.tensors import (
     Precision,
     any_autocast,
     apart,
     autocast,
     autocasts,
-    dense,
-    describe,
-    element,
-    expect_channels,
-    expect_shape,
-    expect_tensor,
     in_bounds,
     not_for_inference,
-    same_type_and_place,
     span,
     updatable,
     without_autocast,
-    writable,
 )
-
-Size = int | Sequence[int]
 
 
 def call(
@@ -119,7 +104,7 @@ def call(
     def prepare(exotic: bool) -> tuple[Chain, Problem]:
         bound = chain.bind(scalars) if scalars else chain
         options = {"stride": stride, "dilation": dilation, "output_padding": output_padding}
-        problem = _sized(
+        problem = made(
             bound, x, weight, operands, out, options, padding, output_size, groups, precision,
             exotic,
         )  # fmt: skip
@@ -135,123 +120,6 @@ def call(
         return _compute(what, prepare, x, weight, operands, out, backend, "weight", given, scalars)
     y = _compute(what, prepare, whole, weight, operands, into, backend)
     return y.squeeze(0) if out is None else out
-
-
-def _sized(
-    chain: Chain,
-    x: Tensor,
-    weight: Tensor,
-    operands: Mapping[str, Tensor],
-    out: Tensor | None,
-    options: Mapping[str, Size],
-    padding: Padding,
-    output_size: Sequence[int] | None,
-    groups: int,
-    precision: str,
-    exotic: bool,
-) -> Problem:
-    """The problem that tensors and options make.
-
-    Types are looked at before sizes, as torch reads all arguments before it computes.
-    """
-    named = {"input": x, "weight": weight, **operands}
-    for name, tensor in named.items():
-        expect_tensor(name, tensor)
-    if out is not None:
-        expect_tensor("out", out)
-    for name, size in options.items():
-        for each in size if isinstance(size, list | tuple) else (size,):
-            integer(name, each)
-    padded, wanted = paddings.read(padding), paddings.sizes(output_size)
-    groups = integer("groups", groups)
-    for name, tensor in named.items():
-        dense(name, tensor)
-    _expect_axes(chain, x, weight)
-    if chain.conv.either_kernel:
-        channels = next(iter(operands.values())).numel()
-        groups = kernel_groups(weight, channels, groups)
-    rank = chain.conv.rank
-    problem = sized(
-        chain, x, weight, options["stride"], paddings.integers(padded, rank),
-        options["output_padding"], options["dilation"], groups, precision, exotic,
-    )  # fmt: skip
-    batched = x.dim() == rank + 2
-    expect_in_torch(problem)
-    if wanted is None:
-        problem = paddings.padded(problem, padded)
-    else:
-        problem = paddings.sized(problem, padded, wanted, chain.met(problem), batched)
-    if not batched and any(isinstance(s, Norm) and s.over == "batch" for s in chain.stages):
-        raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
-    return problem
-
-
-def sized(
-    chain: Chain,
-    x: Tensor,
-    weight: Tensor,
-    stride: Size,
-    padding: Size,
-    output_padding: Size,
-    dilation: Size,
-    groups: int,
-    precision: str,
-    exotic: bool,
-) -> Problem:
-    """The problem that tensors make with options as a Problem has them."""
-    rank = chain.conv.rank
-    _expect_axes(chain, x, weight)
-    if x.dim() == rank + 1:
-        x = x.unsqueeze(0)
-    return Problem(
-        batch=x.shape[0],
-        in_channels=x.shape[1],
-        out_channels=weight.shape[1] * groups,
-        spatial=tuple(x.shape[2:]),
-        kernel=tuple(weight.shape[2:]),
-        stride=per_axis("stride", stride, rank),
-        padding=per_axis("padding", padding, rank),
-        dilation=per_axis("dilation", dilation, rank),
-        output_padding=per_axis("output_padding", output_padding, rank),
-        groups=groups,
-        **describe(x, precision, exotic),
-    )
-
-
-def _expect_axes(chain: Chain, x: Tensor, weight: Tensor) -> None:
-    rank = chain.conv.rank
-    conv = f"conv_transpose{rank}d"
-    if weight.dim() != rank + 2:
-        raise RuntimeError(
-            f"{conv}: expected a weight of {rank + 2} axes (Ci, Co/groups, "
-            f"{', '.join(AXES[rank])}), but got {list(weight.shape)}"
-        )
-    if x.dim() not in (rank + 1, rank + 2):
-        raise RuntimeError(
-            f"expected {rank + 1}D (unbatched) or {rank + 2}D (batched) input to {conv}, "
-            f"but got input of size {list(x.shape)}"
-        )
-    dims = list(x.shape) if x.dim() == rank + 2 else [1, *x.shape]
-    if dims[1] != weight.shape[0]:
-        raise RuntimeError(
-            f"{conv}: weight of size {list(weight.shape)} expects an input of {weight.shape[0]} "
-            f"channels, but got {dims[1]} in {dims}"
-        )
-
-
-def kernel_groups(weight: Tensor, out_channels: int, groups: int) -> int:
-    """The groups of a kernel that may be dense whatever ``groups`` says."""
-    if groups < 1:
-        raise RuntimeError(f"groups must be at least 1, but got groups={groups}")
-    ci, co, *taps = weight.shape
-    if co == out_channels:
-        return 1
-    if co * groups == out_channels:
-        return groups
-    legal = f"{[ci, out_channels, *taps]} (dense)"
-    if groups > 1 and out_channels % groups == 0:
-        legal += f" or {[ci, out_channels // groups, *taps]} (groups={groups})"
-    raise RuntimeError(f"expected a kernel of shape {legal}, but got {list(weight.shape)}")
 
 
 def run(
@@ -273,10 +141,6 @@ _checked: dict[Hashable, Checked] = {}
 
 The last call with each weight stands under the weight's id as well: it is looked for there first.
 """
-MOST = 4096
-"""Entries kept; one more, and all are forgotten."""
-Kept = TypeVar("Kept")
-
 Prepare = Callable[[bool], tuple[Chain, Problem]]
 """What a call computes; asked whether it is an exotic one, kept from the fused backends."""
 
@@ -383,39 +247,6 @@ def _tensors(
     return (x, weight, *operands.values()) if operands else (x, weight)
 
 
-def keep(kept: dict[Hashable, Kept], key: Hashable, found: Kept) -> None:
-    """Remember one more."""
-    if len(kept) >= MOST and key not in kept:
-        kept.clear()
-    kept[key] = found
-
-
-def facts(
-    what: Hashable, tensors: Sequence[Tensor], names: Iterable[str], backend: str | None
-) -> Hashable:
-    """Everything the checks look at, and the choice of a backend.
-
-    None for what has no key, or is to be explained.
-    """
-    if not what or dispatch.explaining():
-        return None
-    found = [what, backend or settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled()]
-    found += names
-    for tensor in tensors:
-        if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED:
-            return None
-        found += (
-            tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
-        )  # fmt: skip
-    x = tensors[0]
-    if x.is_cuda and x.dtype is torch.float32:
-        found.append(float32_on_cuda())
-    return tuple(found)
-
-
-_STRIDED = torch.strided
-
-
 def _run(
     found: Checked,
     tensors: Sequence[Tensor],
@@ -456,42 +287,6 @@ def _elsewhere(
         return _elsewhere(replace(found, backend=other), x, weight, operands, out)
 
 
-def exactly(*numbers: object) -> tuple[Hashable, ...]:
-    """A key for numbers, words, lists of integers and lists of such lists; empty for others.
-
-    It is the same for the same values alone.
-
-    By themselves 1 and 1.0 and True would be one key, and so would 0.0 and -0.0: a float goes by
-    its bits, and what is neither that nor an integer has no key. Nor has what is being traced.
-    """
-    if is_dynamo_compiling():
-        return ()
-    if {*map(type, numbers)} == _INTEGER:
-        return numbers
-    key: list[Hashable] = []
-    for each in numbers:
-        if type(each) is int:
-            key.append(each)
-        elif type(each) is float:
-            key.append(_BITS(each))
-        elif type(each) is str:
-            key.append(each)
-        elif type(each) in _LISTS:
-            part: tuple[object, ...] = tuple(each)  # type: ignore[arg-type]
-            kinds = {*map(type, part)}
-            if not kinds <= _INTEGER:
-                part = exactly(*part) if kinds <= _LISTS else ()
-                if not part:
-                    return ()
-            key.append(part)
-        else:
-            return ()
-    return tuple(key)
-
-
-_INTEGER, _LISTS, _BITS = {int}, {list, tuple, torch.Size}, Struct("d").pack
-
-
 def _check(
     chain: Chain,
     problem: Problem,
@@ -506,39 +301,3 @@ def _check(
     """The backend for tensors that fit the problem; ``torch_only``: why none that fuses may be."""
     expect(chain, problem, x, weight, operands, out, kernel)
     return dispatch.choose(chain, problem, backend, torch_only)
-
-
-def expect(
-    chain: Chain,
-    problem: Problem,
-    x: Tensor,
-    weight: Tensor,
-    operands: Mapping[str, Tensor],
-    out: Tensor | None = None,
-    kernel: str = "weight",
-) -> None:
-    """Refuse tensors that do not fit the problem."""
-    named = {"input": x, kernel: weight, **operands}
-    same_type_and_place(named, chain.mixes)
-    result = chain.result(problem)
-    expect_shape("input", x, problem.input.dims)
-    expect_shape(kernel, weight, problem.weight)
-    for name, dims in chain.dims(problem):
-        if name not in operands:
-            raise TypeError(f"nothing is given under the name {name!r}, used in {chain}")
-        if len(dims) == 1:
-            expect_channels(name, operands[name], dims[0], flat=name == chain.conv.bias)
-        else:
-            expect_shape(name, operands[name], dims)
-    used = [name for stage in chain.stages for name in stage.operands]
-    for name in chain.updates:
-        if used.count(name) > 1:
-            raise RuntimeError(f"{name} is written to by one stage and used by another, in {chain}")
-    element(x, "input")
-    if out is not None:
-        writable(out, result, named)
-    if torch.is_grad_enabled():
-        for stage in chain.stages:
-            for name in stage.without_gradient:
-                if operands[name].requires_grad:
-                    raise RuntimeError(f"{name} requires grad, and {stage} has no gradient by it")

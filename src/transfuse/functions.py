@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from transfuse.chain import Chain
-from transfuse.front import Size, call
+from transfuse.checks import Size
+from transfuse.front import call
 from transfuse.lifted import lifted, outlines
 from transfuse.padding import Padding
 from transfuse.stages import ConvTranspose, Stage

@@ -1,13 +1,15 @@
 """Calls that passed every check: what they were, and what tells that another is the same."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Any
+from struct import Struct
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch._C._dynamo.guards import TensorGuards
+from torch.compiler import is_dynamo_compiling
 
 from transfuse import dispatch, plain, settings
 from transfuse.backends import Backend
@@ -23,6 +25,9 @@ Guard = Callable[..., bool]
 """Compares type, dispatch keys, dtype, device, shape, strides and requires_grad of each tensor with
 those of earlier ones. Modes, transforms, traces and autocast change the dispatch keys. False where
 one tensor is given twice."""
+MOST = 4096
+"""Entries kept; one more, and all are forgotten."""
+Kept = TypeVar("Kept")
 
 
 @dataclass
@@ -129,3 +134,72 @@ def _lasting(value: object) -> bool:
     if type(value) is tuple:
         return all(map(_lasting, value))
     return value is None or type(value) in (int, float, str)
+
+
+def keep(kept: dict[Hashable, Kept], key: Hashable, found: Kept) -> None:
+    """Remember one more."""
+    if len(kept) >= MOST and key not in kept:
+        kept.clear()
+    kept[key] = found
+
+
+def facts(
+    what: Hashable, tensors: Sequence[Tensor], names: Iterable[str], backend: str | None
+) -> Hashable:
+    """Everything the checks look at, and the choice of a backend.
+
+    None for what has no key, or is to be explained.
+    """
+    if not what or dispatch.explaining():
+        return None
+    found = [what, backend or settings.backend(), dispatch.BACKENDS, torch.is_grad_enabled()]
+    found += names
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED:
+            return None
+        found += (
+            tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
+        )  # fmt: skip
+    x = tensors[0]
+    if x.is_cuda and x.dtype is torch.float32:
+        found.append(float32_on_cuda())
+    return tuple(found)
+
+
+_STRIDED = torch.strided
+
+
+def exactly(*numbers: object) -> tuple[Hashable, ...]:
+    """A key for numbers, words, lists of integers and lists of such lists; empty for others.
+
+    It is the same for the same values alone.
+
+    By themselves 1 and 1.0 and True would be one key, and so would 0.0 and -0.0: a float goes by
+    its bits, and what is neither that nor an integer has no key. Nor has what is being traced.
+    """
+    if is_dynamo_compiling():
+        return ()
+    if {*map(type, numbers)} == _INTEGER:
+        return numbers
+    key: list[Hashable] = []
+    for each in numbers:
+        if type(each) is int:
+            key.append(each)
+        elif type(each) is float:
+            key.append(_BITS(each))
+        elif type(each) is str:
+            key.append(each)
+        elif type(each) in _LISTS:
+            part: tuple[object, ...] = tuple(each)  # type: ignore[arg-type]
+            kinds = {*map(type, part)}
+            if not kinds <= _INTEGER:
+                part = exactly(*part) if kinds <= _LISTS else ()
+                if not part:
+                    return ()
+            key.append(part)
+        else:
+            return ()
+    return tuple(key)
+
+
+_INTEGER, _LISTS, _BITS = {int}, {list, tuple, torch.Size}, Struct("d").pack

@@ -10,7 +10,8 @@ from torch.overrides import has_torch_function
 
 from transfuse import padding as paddings
 from transfuse.chain import Chain
-from transfuse.front import Size, call
+from transfuse.checks import Size
+from transfuse.front import call
 from transfuse.padding import Padding
 from transfuse.stages import Number
 

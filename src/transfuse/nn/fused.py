@@ -13,7 +13,7 @@ from torch.nn import Module, ModuleList
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from transfuse.chain import Chain
-from transfuse.front import Size
+from transfuse.checks import Size
 from transfuse.functions import conv_transpose
 from transfuse.nn.base import Layer, Told, attribute
 from transfuse.nn.layers import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from torch.nn.init import _calculate_fan_in_and_fan_out
 
 from transfuse.chain import Chain
-from transfuse.front import Size
+from transfuse.checks import Size
 from transfuse.nn.base import Layer, Place, Told
 from transfuse.nn.layers import LAYERS
 from transfuse.operators import Operator

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from transfuse.chain import Chain
-from transfuse.front import Size
+from transfuse.checks import Size
 from transfuse.operators.declaration import declare
 from transfuse.padding import Padding
 from transfuse.stages import conv_transpose

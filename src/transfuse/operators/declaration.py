@@ -14,12 +14,14 @@ from torch.overrides import handle_torch_function, has_torch_function
 from transfuse.arrays import adopt
 from transfuse.cases import Case
 from transfuse.chain import Chain
+from transfuse.checks import Size, kernel_groups
 from transfuse.errors import DocumentError
-from transfuse.front import Size, call, compute, exactly, kernel_groups
+from transfuse.front import call, compute
 from transfuse.geometry import integer
 from transfuse.padding import Padding
 from transfuse.problem import AXES, Problem, expect_in_torch
 from transfuse.problems import Document, Parameter, document
+from transfuse.remembered import exactly
 from transfuse.stages import Number
 from transfuse.tensors import Precision, describe
 

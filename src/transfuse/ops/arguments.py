@@ -7,9 +7,10 @@ from functools import lru_cache
 from torch import Tensor
 
 from transfuse.chain import Chain
-from transfuse.front import exactly, sized
+from transfuse.checks import sized
 from transfuse.line import joined, operands, outline
 from transfuse.problem import Problem
+from transfuse.remembered import exactly
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from transfuse import dispatch, front
+from transfuse import checks, dispatch
 from transfuse.ops import strides
 from transfuse.ops.arguments import Options, fitted
 
@@ -35,7 +35,7 @@ def _result(
     named = options.named(operands)
     whole = fitted(options.outline, named)
     problem = options.problem(whole, x, weight, exotic=True)
-    front.expect(whole, problem, x, weight, named)
+    checks.expect(whole, problem, x, weight, named)
     dims = whole.result(problem)
     return x.new_empty_strided(dims, strides.of_result(dims, x))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch.library import Library
 
-from transfuse import front
+from transfuse import front, remembered
 from transfuse.chain import Chain
 from transfuse.line import INPUT, WEIGHT
 from transfuse.ops import strides
@@ -84,13 +84,13 @@ def _computed(
     options: Options, x: Tensor, weight: Tensor, named: dict[str, Tensor]
 ) -> tuple[Chain, Problem]:
     """The chain and the problem of a call."""
-    key = front.facts(options.key, (x, weight, *named.values()), named, None)
+    key = remembered.facts(options.key, (x, weight, *named.values()), named, None)
     found = _known.get(key)
     if found is None:
         whole = options.chain
         found = fitted(whole, named), options.problem(whole, x, weight, exotic=False)
         if key is not None:
-            front.keep(_known, key, found)
+            remembered.keep(_known, key, found)
     return found
 
 
