@@ -63,7 +63,7 @@ sanitize: $(SANITIZED) ## the core's tests with the address and undefined-behavi
 	@for isa in $(or $(ISAS),$(error no compiled core in .venv)); do echo "sanitize $$isa"; TRANSFUSE_ISA=$$isa $(WATCHED) \
 		$(PYTEST) -q -n 2 --capture=sys $(SANITIZED_TESTS) || exit 1; done
 	@echo "fuzz"
-	@$(WATCHED) $(BIN)/python tests/fuzz.py --calls 4000 --seed 1
+	@$(WATCHED) $(BIN)/python -m tests.fuzzing --calls 4000 --seed 1
 
 SANITIZED_TESTS := $(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random boundary decide functions maps operands \
 	sweeps sweep_boundary sweep_blocks short_rows)
