@@ -179,7 +179,28 @@ class MaxPool(Window):
         return Pool("max", self.windows(rank)) if self.simple(rank) else None
 
     def sweep(self, walk: Walk) -> None:
-        walk.slide("max", **self._slide(walk))
+        options = self._slide(walk)
+        sizes = ("kernel", "stride", "padding")
+        if any(size > LARGEST for name in sizes for size in options[name]):
+            told = (options[name] for name in ("outputs", *sizes, "dilation"))
+            cut = (_cut(*each) for each in zip(walk.shape.spatial, *told, strict=True))
+            options |= zip(sizes, zip(*cut, strict=True), strict=True)
+        walk.slide("max", **options)
+
+
+def _cut(
+    n: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int
+) -> tuple[int, int, int]:
+    """Kernel, stride and padding of smaller windows that hold the same of ``n`` values.
+
+    Along one axis torch takes windows of any size. Most of one that 32 bits do not hold is padding,
+    and its values lie side by side: no other fits its padding.
+    """
+    if dilation == 1:
+        needless = max(0, padding - (outputs - 1) * stride)  # in front of the last window's values
+        padding -= needless
+        kernel = min(kernel - needless, n + padding)
+    return kernel, stride if outputs > 1 else 1, padding
 
 
 @dataclass(frozen=True)
