@@ -12,6 +12,8 @@ from typing import Any
 VERSION = 1
 OURS = "transfuse"
 BASELINE = "torch eager"
+POOLED = frozenset({"JAX/XLA", "onnxruntime", "OpenVINO"})
+"""Peers that keep memory of their own from call to call: what a call takes cannot be seen."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ class Row:
     def setting(self) -> str:
         """The precision class, the layout where it is not contiguous, and whether it trains."""
         return setting(self.case, self.precision, self.training)
+
+    @property
+    def memory(self) -> int | None:
+        """The most bytes held during a call, where they can be measured: a result takes some."""
+        return None if self.variant in POOLED else self.peak_bytes or None
 
     @property
     def of_floor(self) -> float | None:
