@@ -12,6 +12,8 @@ from typing import Any
 VERSION = 1
 OURS = "transfuse"
 BASELINE = "torch eager"
+MODEL = "model:"
+"""So begins the slug of a whole model; its name follows."""
 POOLED = frozenset({"JAX/XLA", "onnxruntime", "OpenVINO"})
 """Peers that keep memory of their own from call to call: what a call takes cannot be seen."""
 
@@ -93,6 +95,11 @@ class Row:
     def setting(self) -> str:
         """The precision class, the layout where it is not contiguous, and whether it trains."""
         return setting(self.case, self.precision, self.training)
+
+    @property
+    def model(self) -> str:
+        """The name of the whole model that was measured, if it was one."""
+        return self.slug.removeprefix(MODEL) if self.slug.startswith(MODEL) else ""
 
     @property
     def memory(self) -> int | None:

@@ -4,7 +4,9 @@ from math import floor, log2
 from pathlib import Path
 
 from transfuse.bench.record import OURS, Row, read
-from transfuse.report.page import LOOKS, environment, marks
+from transfuse.operators import short
+from transfuse.report.looks import LOOKS, marks
+from transfuse.report.rendering import environment
 
 LEFT, WIDTH, LINE, TOP = 420, 560, 20, 58
 """Room for the names of cases, then for the axis; from one line to the next; above the first."""
@@ -32,7 +34,7 @@ def figure(path: Path) -> str:
         lines.append(
             {
                 "y": TOP + LINE * at,
-                "name": slug.removeprefix("conv-transpose").lstrip("-"),
+                "name": short(slug),
                 "precision": ours.setting,
                 "ms": f"{1e3 * ours.time.median:.3g} ms" if ours.time else "",
                 "points": [
@@ -45,7 +47,7 @@ def figure(path: Path) -> str:
     drawn = environment().get_template("figure.svg.j2").render(
         lines=lines,
         looks=looks,
-        outlines=[look[-1] for look in LOOKS],
+        outlines=[outline for outline, _ in LOOKS],
         ticks=[(place(2.0**power), f"{2.0**power:g}x") for power in range(first, last + 1)],
         width=LEFT + WIDTH + 30,
         height=TOP + LINE * len(lines) + 12,
