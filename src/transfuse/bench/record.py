@@ -12,8 +12,10 @@ from typing import Any
 VERSION = 1
 OURS = "transfuse"
 BASELINE = "torch eager"
-MODEL = "model:"
-"""So begins the slug of a whole model; its name follows."""
+MODEL = "model"
+"""The slug of whole models."""
+FUSED = frozenset({"transfuse compiled", "compile backend"})
+"""Other ways to run a model fused: timed beside the others, but no peers."""
 POOLED = frozenset({"JAX/XLA", "onnxruntime", "OpenVINO"})
 """Peers that keep memory of their own from call to call: what a call takes cannot be seen."""
 
@@ -99,7 +101,7 @@ class Row:
     @property
     def model(self) -> str:
         """The name of the whole model that was measured, if it was one."""
-        return self.slug.removeprefix(MODEL) if self.slug.startswith(MODEL) else ""
+        return self.name if self.slug == MODEL else ""
 
     @property
     def memory(self) -> int | None:

@@ -67,7 +67,8 @@ class Session:
         """The rows of each case, when they are measured and on disk."""
         append(self.path, [self.run])
         for subject, precision in self.work:
-            what = f"{short(subject.slug)} {subject.label} {precision.name}"
+            label = f"{subject.axis} {subject.at}" if subject.axis else subject.name
+            what = f"{short(subject.slug)} {label} {precision.name}"
             rows = measure(
                 self.run,
                 subject,

@@ -38,10 +38,6 @@ class Subject:
     axis: str = ""
     at: int = 0
 
-    @property
-    def label(self) -> str:
-        return f"{self.axis} {self.at}" if self.axis else self.name
-
     def on(self, arithmetic: str, device: str) -> "Subject":
         return replace(self, case=self.case.on(arithmetic, device))
 

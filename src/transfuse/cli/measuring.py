@@ -133,7 +133,7 @@ def _sides(change: Change) -> tuple[Text, ...]:
 def report(
     files: Annotated[list[Path], typer.Argument(help="Files of results, from transfuse bench.")],
     output: Annotated[
-        Path, typer.Option("-o", help="The page to write; or, named *.svg, one file's figure.")
+        Path, typer.Option("-o", help="The page to write; or, named *.svg, a figure.")
     ] = Path("report.html"),
     into: Annotated[
         Path | None, typer.Option(help="Make the table of a Markdown document again instead.")
@@ -150,9 +150,7 @@ def report(
             into.write_text(update(into, file), encoding="utf-8")
         return
     if output.suffix == ".svg":
-        if len(files) > 1:
-            raise ValueError(f"a figure shows one file of results, not {len(files)}")
-        page = figure(files[0])
+        page = figure(files)
     else:
         page = build(files, " ".join(["transfuse", *sys.argv[1:]]))
     output.write_text(page, encoding="utf-8")

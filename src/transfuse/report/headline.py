@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import exp, log
 
-from transfuse.bench.record import OURS, Row, Run
+from transfuse.bench.record import FUSED, OURS, Row, Run
 from transfuse.bench.statistics import outcome
 from transfuse.report.looks import distinct
 
@@ -43,9 +43,18 @@ class Models:
     means: tuple[float | None, ...]
 
 
-def judged(row: Row, ours: Row | None) -> str:
-    """How a peer's row came out; nothing for ours."""
-    if row.variant == OURS:
+def judged(rows: list[Row]) -> list[str]:
+    """How the row of each peer came out; nothing for ours."""
+
+    def group(row: Row) -> tuple[object, ...]:
+        return row.run, row.device, *row.key, row.name, row.axis, row.at
+
+    ours = {group(row): row for row in rows if row.variant == OURS}
+    return [_judged(row, ours.get(group(row))) for row in rows]
+
+
+def _judged(row: Row, ours: Row | None) -> str:
+    if row.variant == OURS or row.variant in FUSED:
         return ""
     if row.ratio is None or row.time is None or ours is None or ours.time is None:
         return "not compared"
@@ -117,7 +126,7 @@ def models(runs: list[Run], rows: list[Row], outcomes: list[str]) -> list[Models
         lookup = {
             (row.model, row.variant): row.ratio.median
             for row, how in here
-            if how in COUNTED and row.ratio
+            if row.ratio and how != "not compared"
         }
         ratios = {name: tuple(lookup.get((name, peer)) for peer in peers) for name in names}
         means = tuple(

@@ -53,7 +53,7 @@ def build(paths: list[Path], command: str) -> str:
     runs, rows = _read(paths)
     here = Path(__file__).parent
     script = (here / "page.js").read_text(encoding="utf-8")
-    outcomes = _outcomes(rows)
+    outcomes = judged(rows)
     looks = marks(rows)
     shown_rows = views(runs, rows, outcomes, looks)
     plain_runs = [run for _, run in runs]
@@ -110,14 +110,6 @@ def _policy(script: str) -> str:
     """A content policy: nothing is fetched, and no script runs but ours."""
     allowed = b64encode(sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; script-src 'sha256-{allowed}'; style-src 'unsafe-inline'"
-
-
-def _outcomes(rows: list[Row]) -> list[str]:
-    def group(row: Row) -> tuple[object, ...]:
-        return row.run, row.device, *row.key, row.name, row.axis, row.at
-
-    ours = {group(row): row for row in rows if row.variant == OURS}
-    return [judged(row, ours.get(group(row))) for row in rows]
 
 
 def _faults(rows: list[Row]) -> Counter[str]:
