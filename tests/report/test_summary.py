@@ -26,7 +26,7 @@ def test_the_readme_shows_what_the_files_hold(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_figure_shows_what_the_file_holds() -> None:
-    assert figure(H200) == (ROOT / "docs/h200.svg").read_text()
+    assert figure([H200]) == (ROOT / "docs/h200.svg").read_text()
     assert "docs/h200.svg" in (ROOT / "README.md").read_text()
 
 
@@ -39,7 +39,7 @@ def test_a_table_has_the_best_peer_of_each_case() -> None:
 def test_a_figure_has_a_mark_for_every_peer() -> None:
     """And places it by its ratio, on a scale of powers of two."""
     _, rows = read(H200)
-    marks = re.findall(r"translate\((\S+) \S+\)\"><title>.*, (\S+)x<", figure(H200))
+    marks = re.findall(r"translate\((\S+) \S+\)\"><title>.*, (\S+)x<", figure([H200]))
     assert len(marks) == sum(row.ratio is not None for row in rows)
     places = sorted((float(ratio), float(x)) for x, ratio in marks)
     assert [x for _, x in places] == sorted(x for _, x in places)
@@ -50,7 +50,7 @@ def test_results_of_ours_alone_make_no_figure(tmp_path: Path) -> None:
     alone = tmp_path / "alone.jsonl"
     append(alone, [*runs, *(row for row in rows if row.variant == OURS)])
     with pytest.raises(ValueError, match="no peer"):
-        figure(alone)
+        figure([alone])
 
 
 def test_a_document_without_marks_is_refused(tmp_path: Path) -> None:

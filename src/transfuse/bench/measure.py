@@ -69,10 +69,12 @@ def measure(
     rounds: int,
     seconds: float,
     training: bool = False,
+    tell: Callable[[str], None] = lambda doing: None,
 ) -> list[Row]:
     """The rows of one case in one precision class: ours first, then the peers in their order.
 
-    ``training``: of a step, the call and the gradients of all its tensors.
+    ``training``: of a step, the call and the gradients of all its tensors. ``tell`` hears which
+    variant is made ready, and that all are timed.
     """
     subject = subject.on(precision.arithmetic, run.device)
     chain, problem = subject.chain, subject.case.problem
@@ -83,12 +85,13 @@ def measure(
         oracle = _oracle(work)
         blank = _blank(run, subject, precision, training)
         clock = ceilings.clock
-        prepared = [
-            _prepare(replace(blank, variant=name), variant, work, oracle, clock)
-            for name, variant in variants.items()
-        ]
+        prepared = []
+        for name, variant in variants.items():
+            tell(name)
+            prepared.append(_prepare(replace(blank, variant=name), variant, work, oracle, clock))
         del oracle
         ready = [each for each in prepared if isinstance(each, _Ready)]
+        tell(f"timing {len(ready)} variants in turn")
         _rounds(ready, clock, rounds, seconds)
     ceilings.measure()
     return _finish(prepared, ceilings)

@@ -12,6 +12,12 @@ from typing import Any
 VERSION = 1
 OURS = "transfuse"
 BASELINE = "torch eager"
+MODEL = "model"
+"""The slug of whole models."""
+FUSED = frozenset({"transfuse compiled", "compile backend"})
+"""Other ways to run a model fused: timed beside the others, but no peers."""
+POOLED = frozenset({"JAX/XLA", "onnxruntime", "OpenVINO"})
+"""Peers that keep memory of their own from call to call: what a call takes cannot be seen."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,16 @@ class Row:
     def setting(self) -> str:
         """The precision class, the layout where it is not contiguous, and whether it trains."""
         return setting(self.case, self.precision, self.training)
+
+    @property
+    def model(self) -> str:
+        """The name of the whole model that was measured, if it was one."""
+        return self.name if self.slug == MODEL else ""
+
+    @property
+    def memory(self) -> int | None:
+        """The most bytes held during a call, where they can be measured: a result takes some."""
+        return None if self.variant in POOLED else self.peak_bytes or None
 
     @property
     def of_floor(self) -> float | None:

@@ -2,9 +2,10 @@
 
 import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
@@ -16,6 +17,7 @@ from transfuse.bench.precision import PRECISIONS, Precision, precisions
 from transfuse.bench.record import OURS, Row, Run, append, read, setting
 from transfuse.bench.subjects import Subject
 from transfuse.machine import environment
+from transfuse.operators import short
 
 
 class Session:
@@ -34,8 +36,9 @@ class Session:
         seconds: float = 10.0,
         resume: bool = False,
         training: bool = False,
+        tell: Callable[[str], None] = lambda doing: None,
     ) -> None:
-        self.path, self.variants = path, variants
+        self.path, self.variants, self.tell = path, variants, tell
         self.limits = (rounds, seconds, training)
         done = _done(path, variants) if resume else set()
         if path.exists() and path.stat().st_size and not resume:
@@ -64,12 +67,25 @@ class Session:
         """The rows of each case, when they are measured and on disk."""
         append(self.path, [self.run])
         for subject, precision in self.work:
-            rows = measure(self.run, subject, precision, self.variants, self.ceilings, *self.limits)
+            label = f"{subject.axis} {subject.at}" if subject.axis else subject.name
+            what = f"{short(subject.slug)} {label} {precision.name}"
+            rows = measure(
+                self.run,
+                subject,
+                precision,
+                self.variants,
+                self.ceilings,
+                *self.limits,
+                partial(self._tell, what),
+            )
             append(self.path, rows)
             yield rows
         # The same run again, with the ceilings as they were seen by its end.
         final = replace(self.run, copy=self.ceilings.copy, matmul=self.ceilings.matmul)
         append(self.path, [final])
+
+    def _tell(self, what: str, doing: str) -> None:
+        self.tell(f"{what}: {doing}")
 
 
 def variants(names: Sequence[str] | None) -> dict[str, Peer]:

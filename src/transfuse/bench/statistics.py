@@ -25,3 +25,14 @@ def verdict(old: Spread, new: Spread) -> str:
     if new.p80 < old.p20:
         return "faster"
     return "slower" if new.p20 > old.p80 else "no difference"
+
+
+def outcome(theirs: Spread, ours: Spread, ratio: Spread) -> str:
+    """Whether ours is faster than theirs in the same rounds, slower, or within the noise.
+
+    A difference counts where neither the two times nor the ratio's p20 to p80 and 1 meet.
+    """
+    found = verdict(theirs, ours)
+    if found == "faster" and ratio.p20 > 1:
+        return found
+    return found if found == "slower" and ratio.p80 < 1 else "no difference"

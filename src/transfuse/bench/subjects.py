@@ -48,7 +48,8 @@ def subjects(slugs: list[str], sets: list[str], lines: list[str], device: str) -
     if unknown:
         raise ValueError(f"unknown set of cases {unknown[0]!r}; known: {', '.join(SETS)}")
     found: list[Subject] = []
-    for slug in [slug for slug in slugs if slug != CHAINS] or ([] if slugs else OPERATORS):
+    named = [_slug(name) for name in slugs if name != CHAINS]
+    for slug in named or ([] if slugs else OPERATORS):
         found += [_given(slug, line) for line in lines]
         found += [each for name in sets for each in _of_set(slug, name, device)]
     for name in () if slugs else LAYERS:
@@ -58,6 +59,11 @@ def subjects(slugs: list[str], sets: list[str], lines: list[str], device: str) -
     if not found:
         raise ValueError(f"nothing to measure: {', '.join(slugs)} has no {', '.join(sets)}")
     return found
+
+
+def _slug(name: str) -> str:
+    """What its records are kept under: an operator may be called by its short name."""
+    return name if PLAIN.fullmatch(name) else operator(name).slug
 
 
 def _given(slug: str, line: str) -> Subject:

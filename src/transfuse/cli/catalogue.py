@@ -7,8 +7,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich import box
 from rich.markdown import Markdown
+from rich.padding import Padding
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from transfuse.cases import Case
@@ -27,19 +27,22 @@ LINE = "n8 ci64 co64 i64x64 k4 s2 p1 fp16 cuda:sm90"
 
 
 def list_operators(as_json: Json = False) -> None:
-    """The operators: name and what each computes."""
+    """The operators: short name, slug (a command takes either), and what each computes."""
     rows = [
-        {"slug": op.slug, "title": op.document.title, "chain": str(op.chain), "call": op.__name__}
+        {
+            "slug": op.slug,
+            "short": op.short,
+            "title": op.document.title,
+            "chain": str(op.chain),
+            "call": op.__name__,
+        }
         for op in OPERATORS.values()
     ]
     if as_json:
         return print_json(rows)
-    table = Table(box=box.SIMPLE, show_lines=True)
-    table.add_column("operator", overflow="fold", max_width=34)
-    table.add_column("computes")
     for row in rows:
-        table.add_row(Text(row["slug"], style="bold"), Text(row["chain"]))
-    out.print(table)
+        out.print(Text.assemble((row["short"], "bold"), "  ", row["slug"]), soft_wrap=True)
+        out.print(Padding(Text(row["chain"]), (0, 0, 1, 2)))
 
 
 def show(slug: Slug, as_json: Json = False) -> None:
@@ -48,7 +51,8 @@ def show(slug: Slug, as_json: Json = False) -> None:
     document = op.document
     lines = {name: str(op.case(name)) for name in op.cases}
     known = {
-        "slug": slug,
+        "slug": op.slug,
+        "short": op.short,
         "title": document.title,
         "difficulty": document.difficulty,
         "tags": list(document.tags),
@@ -62,7 +66,7 @@ def show(slug: Slug, as_json: Json = False) -> None:
     }
     if as_json:
         return print_json(known)
-    out.print(Panel(Text(document.title, style="bold"), subtitle=slug, box=box.ROUNDED))
+    out.print(Panel(Text(document.title, style="bold"), subtitle=op.slug, box=box.ROUNDED))
     out.print(Markdown(document.body))
     for title, key in (("C", "c"), ("Python", "python"), ("torch-style", "function")):
         out.print(Panel(Text(str(known[key])), title=title, title_align="left", box=box.ROUNDED))

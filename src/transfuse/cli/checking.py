@@ -3,9 +3,7 @@
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from transfuse.backends import BACKENDS
@@ -16,6 +14,7 @@ from transfuse.elements import ELEMENTS
 from transfuse.machine import place
 from transfuse.operators import OPERATORS, Operator, operator
 from transfuse.problem import arithmetics
+from transfuse.tables import columns
 
 
 def check(
@@ -50,8 +49,8 @@ def check(
             line = op.case(case)
             work.append((op, [line.on(name) for name in dtype or [line.problem.arithmetic]]))
     results: list[Result] = []
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=as_json) as progress:
+    parts = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*parts, console=err, transient=True, disable=as_json) as progress:
         task = progress.add_task("checking", total=sum(len(lines) for _, lines in work))
         for op, lines in work:
             for line in lines:
@@ -81,16 +80,15 @@ def _result(result: Result) -> dict[str, Any]:
 
 def _print_results(results: list[Result], failures: list[Result]) -> None:
     dtypes = list(dict.fromkeys(result.case.problem.arithmetic for result in results))
-    table = Table(box=box.SIMPLE, caption="passed, and the worst error as a share of its budget")
-    table.add_column("operator", overflow="fold")
-    for name in ("backend", *dtypes):
-        table.add_column(name, no_wrap=True)
+    table = columns("operator", "backend", caption="passed, and the worst error of its budget")
+    for name in dtypes:
+        table.add_column(name)  # where there are five of them, a cell takes two lines
     rows: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         rows.setdefault((result.slug, result.backend), []).append(result)
     for (slug, backend), group in rows.items():
         cells = ([r for r in group if r.case.problem.arithmetic == dtype] for dtype in dtypes)
-        table.add_row(operator(slug).label, backend, *map(_cell, cells))
+        table.add_row(operator(slug).short, backend, *map(_cell, cells))
     out.print(table)
     for failure in failures:
         out.print(Text.assemble(("FAILED  ", "bold red"), failure.fault), soft_wrap=True)

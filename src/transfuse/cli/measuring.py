@@ -3,23 +3,23 @@
 import sys
 from dataclasses import asdict
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich import box
-from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from transfuse.bench.compare import Change, compare
-from transfuse.bench.record import BASELINE, OURS, Row, Spread
+from transfuse.bench.record import BASELINE, OURS, Row
 from transfuse.bench.session import Session, classes, variants
 from transfuse.bench.subjects import SETS, subjects
 from transfuse.cli.output import Json, Slugs, err, out, print_json
+from transfuse.cli.results import results
+from transfuse.cli.status import Status
 from transfuse.machine import place
-
-FIGURES = ("ms", "p20 to p80", "ratio", "of floor", "MB")
+from transfuse.operators import short
+from transfuse.tables import columns
 
 
 def bench(
@@ -76,20 +76,20 @@ def bench(
         training=training,
     )
     rows: list[Row] = []
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     try:
-        with Progress(*columns, console=err, transient=True, disable=as_json) as progress:
-            task = progress.add_task("measuring", total=len(session.work))
+        with Status(len(session.work), quiet=as_json) as status:
+            session.tell = status.tell
             for group in session:
                 rows += group
-                progress.advance(task)
+                status.advance()
     except KeyboardInterrupt:
         err.print(f"interrupted: {len(rows)} rows kept; go on with --resume {path}")
         raise typer.Exit(130) from None
     if as_json:
         print_json({"file": str(path), "rows": [asdict(row) for row in rows]})
     else:
-        out.print(_table(rows))
+        for part in results(rows, out.width):
+            out.print(part)
         if session.skipped:
             out.print(f"{session.skipped} cases were in the file already")
         out.print(f"results: {path}   page: transfuse report {path} -o report.html", soft_wrap=True)
@@ -106,86 +106,34 @@ def _slower(row: Row, at_least: float | None) -> bool:
     return at_least is not None and row.ratio is not None and row.ratio.p80 < at_least
 
 
-def _table(rows: list[Row]) -> Table:
-    table = Table(
-        box=box.SIMPLE,
-        caption=f"ratio: this variant's time over {OURS}'s in the same rounds; "
-        "above 1 transfuse is faster",
-    )
-    for name in ("operator", "case", "class", "variant"):
-        table.add_column(name, overflow="fold")
-    # A narrow terminal has no room for the spread and the memory; the file has them.
-    shown = [name for name in FIGURES if out.width >= 110 or name not in ("p20 to p80", "MB")]
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=True)
-    last: tuple[str, str, str] | None = None
-    for row in rows:
-        if last is not None and row.key != last:
-            table.add_section()
-        first = row.key != last
-        last = row.key
-        label = row.slug.removeprefix("conv-transpose").removeprefix("-")
-        name = (row.name if not row.axis else f"{row.axis} {row.at}") if first else ""
-        head = (label if first else "", name, row.setting if first else "")
-        style = "bold" if row.variant == OURS else ""
-        if row.time is None:
-            why = f"{row.variant}: {row.status}, {row.reason}"
-            table.add_row(*head, Text(why, style="yellow"))
-        else:
-            table.add_row(*head, Text(row.variant, style=style), *_figures(row, row.time, shown))
-    return table
-
-
-def _figures(row: Row, time: Spread, shown: list[str]) -> list[Text | str]:
-    ratio = row.ratio.median if row.ratio else None
-    style = "" if ratio is None else "green" if ratio >= 1 else "red"
-    share = row.of_floor or 0.0
-    floor = Text("impossible", style="bold red") if row.impossible else f"{100 * share:.0f}%"
-    figures: tuple[Text | str, ...] = (
-        _ms(time.median),
-        f"{_ms(time.p20)} to {_ms(time.p80)}",
-        Text("" if ratio is None else f"{ratio:.2f}x", style=style),
-        floor,
-        "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.1f}",
-    )
-    return [figure for name, figure in zip(FIGURES, figures, strict=True) if name in shown]
-
-
-def _ms(seconds: float) -> str:
-    """Milliseconds to three digits."""
-    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
-
-
 def _compare(old: Path, new: Path, as_json: bool) -> None:
     changes = compare(old, new)
     if as_json:
         return print_json([asdict(change) for change in changes])
-    table = Table(box=box.SIMPLE, caption="change: new over old, below 1 is faster")
-    for name in ("operator", "case", "variant", "unit", "old", "new", "change", "verdict"):
-        table.add_column(name, overflow="fold")
-    styles = {"faster": "green", "slower": "red"}
-    for each in changes:
-        verdict = Text(each.verdict, style=styles.get(each.verdict, ""))
-        table.add_row(*_sides(each), verdict)
-    out.print(table)
+    for (slug, case, setting), group in groupby(
+        changes, key=lambda c: (c.slug, c.case, c.precision)
+    ):
+        out.print(Text.assemble((short(slug), "bold"), f"  {setting}\n  {case}"), soft_wrap=True)
+        table = columns("variant", numbers=("old", "new", "change"))
+        table.add_column("verdict")
+        for each in group:
+            table.add_row(*_sides(each))
+        out.print(table)
+    out.print("old and new: seconds on a GPU, on a CPU the share of torch eager's time;")
+    out.print("change: new over old, below 1 is faster; the verdict knows how far both spread")
 
 
-def _sides(change: Change) -> tuple[str, ...]:
-    def shown(spread: Any) -> str:
-        return (
-            "" if spread is None else f"{spread.median:.4g} ({spread.p20:.4g} to {spread.p80:.4g})"
-        )
-
-    label = change.slug.removeprefix("conv-transpose").removeprefix("-")
+def _sides(change: Change) -> tuple[Text, ...]:
+    sides = ("" if s is None else f"{s.median:.3g}" for s in (change.old, change.new))
     ratio = "" if change.change is None else f"{change.change:.3f}"
-    sides = (shown(change.old), shown(change.new))
-    return (label, change.case, change.variant, change.unit, *sides, ratio)
+    style = {"faster": "green", "slower": "red"}.get(change.verdict, "")
+    return (*map(Text, (change.variant, *sides, ratio)), Text(change.verdict, style=style))
 
 
 def report(
     files: Annotated[list[Path], typer.Argument(help="Files of results, from transfuse bench.")],
     output: Annotated[
-        Path, typer.Option("-o", help="The page to write; or, named *.svg, one file's figure.")
+        Path, typer.Option("-o", help="The page to write; or, named *.svg, a figure.")
     ] = Path("report.html"),
     into: Annotated[
         Path | None, typer.Option(help="Make the table of a Markdown document again instead.")
@@ -202,9 +150,7 @@ def report(
             into.write_text(update(into, file), encoding="utf-8")
         return
     if output.suffix == ".svg":
-        if len(files) > 1:
-            raise ValueError(f"a figure shows one file of results, not {len(files)}")
-        page = figure(files[0])
+        page = figure(files)
     else:
         page = build(files, " ".join(["transfuse", *sys.argv[1:]]))
     output.write_text(page, encoding="utf-8")

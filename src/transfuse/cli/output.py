@@ -10,8 +10,10 @@ out = Console()
 err = Console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Slug = Annotated[str, typer.Argument(help="An operator, as `transfuse list` names it.")]
-Slugs = Annotated[list[str] | None, typer.Argument(help="Operators; all of them by default.")]
+Slug = Annotated[str, typer.Argument(help="An operator: short name or slug, see `transfuse list`.")]
+Slugs = Annotated[
+    list[str] | None, typer.Argument(help="Operators, by short name or slug; all by default.")
+]
 Line = Annotated[str | None, typer.Option(help="A problem line instead of an operator.")]
 Then = Annotated[
     list[str] | None,

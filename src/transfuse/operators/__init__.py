@@ -12,7 +12,7 @@ from transfuse.operators.max_max_sum import conv_transpose3d_max_max_sum
 from transfuse.operators.softmax_bias_scale_sigmoid import (
     conv_transpose2d_softmax_biasadd_scaling_sigmoid,
 )
-from transfuse.problems import document
+from transfuse.problems import unknown
 
 OPERATORS: dict[str, Operator] = {
     each.slug: each
@@ -24,14 +24,16 @@ OPERATORS: dict[str, Operator] = {
         conv_transpose3d_max_max_sum,
     )
 }
+_NAMED = {name: each for each in OPERATORS.values() for name in (each.slug, each.short)}
+"""Every name that an operator answers to."""
 
 
 def operator(slug: str) -> Operator:
     """The named operator.
 
     Args:
-        slug: its name, with hyphens, as ``transfuse list`` prints it; an unknown one raises with
-            the known ones and the nearest
+        slug: its name, with hyphens, or its short name, as ``transfuse list`` prints both; an
+            unknown one raises with the known ones and the nearest
 
     Returns:
         Operator: the same object as the public function of that name
@@ -40,19 +42,28 @@ def operator(slug: str) -> Operator:
 
         >>> operator("conv-transpose3d-max-max-sum") is transfuse.conv_transpose3d_max_max_sum
         True
+        >>> operator("max-max-sum").slug
+        'conv-transpose3d-max-max-sum'
     """
     if not isinstance(slug, str):
         example = next(iter(OPERATORS))
         raise TypeError(f"an operator's slug is a str, such as {example!r}, not {slug!r}")
-    return OPERATORS[slug] if slug in OPERATORS else OPERATORS[document(slug).slug]
+    if slug in _NAMED:
+        return _NAMED[slug]
+    raise unknown(slug, {name: f"{op.short} ({op.slug})" for name, op in _NAMED.items()})
+
+
+def short(slug: str) -> str:
+    """The name of an operator in tables; a slug that is none of an operator stays as it is."""
+    return OPERATORS[slug].short if slug in OPERATORS else slug
 
 
 def solution(slug: str) -> Solution:
     """The callable that takes exactly the parameters of the slug's document, in its order.
 
     Args:
-        slug: the operator's name, with hyphens, as ``transfuse list`` prints it; an unknown one
-            raises with the known ones and the nearest
+        slug: the operator's name, or its short one, as ``transfuse list`` prints both; an unknown
+            one raises with the known ones and the nearest
 
     Returns:
         Solution: reads its inputs, writes to its output and returns None. Arrays are torch's,
@@ -74,4 +85,4 @@ def solution(slug: str) -> Solution:
     return operator(slug).solution
 
 
-__all__ = ["OPERATORS", "Operator", "Solution", "operator", "solution"]
+__all__ = ["OPERATORS", "Operator", "Solution", "operator", "short", "solution"]

@@ -18,6 +18,7 @@ from transfuse.tensors import Precision
 @declare(
     "conv-transpose-2d-square-input-asym-kernel",
     Chain(conv_transpose(2)),
+    short="asym-kernel",
     benchmark="n8 ci64 co64 i512x512 k3x7 s1 p0",
     cpu="n1 ci64 co64 i128x128 k3x7 s1 p0",
     small="n2 ci6 co4 i5x5 k3x5 s2x3 p1x2 op1x2 g2",

@@ -25,6 +25,7 @@ from transfuse.tensors import Precision
         softmax("space"),
         scale("scale"),
     ),
+    short="avgpool-softmax",
     benchmark="n32 ci32 co64 i32x64x64 k3 s2 p1 op1 pool_kernel=2 clamp_min=0 clamp_max=1",
     cpu="n1 ci32 co64 i32x64x64 k3 s2 p1 op1 pool_kernel=2 clamp_min=0 clamp_max=1",
     small="n2 ci3 co4 i4x6x6 k3 s2 p1 op1 pool_kernel=2 clamp_min=-0.5 clamp_max=1",

@@ -25,6 +25,7 @@ from transfuse.tensors import Precision
         max_pool(2),
         group_norm("num_groups", "gn_weight", "gn_bias"),
     ),
+    short="batchnorm-groupnorm",
     benchmark="n512 ci64 co128 i32x32 k5 s1 p1 num_groups=8",
     cpu="n8 ci64 co128 i32x32 k5 s1 p1 num_groups=8",
     small="n2 ci3 co8 i5x6 k5 s1 p1 num_groups=4",

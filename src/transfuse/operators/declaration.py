@@ -68,6 +68,7 @@ class Operator:
         slug: its name, with hyphens
         chain: what it computes; strings in it are parameters of the document
         document: what says its parameters and their order. Default: the shipped one of that slug
+        short: a name for tables and the command line. Default: the slug
         cases: problems under a name, one line each, with the document's numbers
 
     Example::
@@ -84,19 +85,21 @@ class Operator:
     """The signature that a type checker sees, where there is one."""
 
     def __init__(
-        self, slug: str, chain: Chain, *, document: Document | None = None, **cases: str
+        self,
+        slug: str,
+        chain: Chain,
+        *,
+        document: Document | None = None,
+        short: str | None = None,
+        **cases: str,
     ) -> None:
         self.slug = slug
+        self.short = short or slug
         self.chain = chain
         self._document = document
         self._cases = cases
         self.__name__ = slug.replace("-", "_")
         self.__doc__ = f"{chain}\n\nSee ``transfuse show {slug}``."
-
-    @property
-    def label(self) -> str:
-        """The slug without what all have in common, for narrow tables."""
-        return self.slug.removeprefix("conv-transpose").removeprefix("-")
 
     @property
     def rank(self) -> int:
@@ -239,7 +242,12 @@ class Typed(Operator, Generic[P]):
 
 
 def declare(
-    slug: str, chain: Chain, *, document: Document | None = None, **cases: str
+    slug: str,
+    chain: Chain,
+    *,
+    document: Document | None = None,
+    short: str | None = None,
+    **cases: str,
 ) -> Callable[[Callable[P, Tensor]], Typed[P]]:
     """An operator in place of the function below it, whose signature and docstring it takes.
 
@@ -250,12 +258,13 @@ def declare(
         slug: as for :class:`Operator`, and so are the others
         chain: what it computes
         document: what says its parameters and their order
+        short: a name for tables and the command line
         cases: problems under a name
 
     Returns:
         Callable: makes an operator of a function
     """
-    return lambda function: Typed(function, slug, chain, document=document, **cases)
+    return lambda function: Typed(function, slug, chain, document=document, short=short, **cases)
 
 
 class Solution:

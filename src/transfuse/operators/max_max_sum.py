@@ -20,6 +20,7 @@ from transfuse.tensors import Precision
     Chain(
         conv_transpose(3, bias="conv_bias"), max_pool(2), max_pool(3), sum("channels", keepdim=True)
     ),
+    short="max-max-sum",
     benchmark="n16 ci32 co64 i32x32x32 k5 s2 p2",
     cpu="n1 ci32 co64 i32x32x32 k5 s2 p2",
     small="n2 ci3 co4 i4x4x7 k5 s2 p2",

@@ -24,6 +24,7 @@ from transfuse.tensors import Precision
         scale("scaling_factor"),
         sigmoid(),
     ),
+    short="softmax-sigmoid",
     benchmark="n128 ci64 co128 i64x64 k4 s2 p1 op1 scaling_factor=2",
     cpu="n2 ci64 co128 i64x64 k4 s2 p1 op1 scaling_factor=2",
     small="n2 ci3 co8 i4x5 k4 s2 p1 op1 scaling_factor=2",

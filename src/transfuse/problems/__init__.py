@@ -8,6 +8,16 @@ from transfuse.problems.document import (
     load,
     parse,
     slugs,
+    unknown,
 )
 
-__all__ = ["Document", "Parameter", "UnknownSlugError", "document", "load", "parse", "slugs"]
+__all__ = [
+    "Document",
+    "Parameter",
+    "UnknownSlugError",
+    "document",
+    "load",
+    "parse",
+    "slugs",
+    "unknown",
+]

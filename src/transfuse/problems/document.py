@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -98,12 +99,17 @@ def document(slug: str) -> Document:
     """The shipped document of this slug."""
     if slug in slugs():
         return load(_HERE / f"{slug}.md")
+    raise unknown(slug, {known: known for known in slugs()})
+
+
+def unknown(slug: str, known: Mapping[str, str]) -> UnknownSlugError:
+    """What is said of a name that is none of these, each with the line that lists it."""
     from difflib import get_close_matches
 
-    near = get_close_matches(slug, slugs(), n=1)
+    near = get_close_matches(slug, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    known = "".join(f"\n  {known}" for known in slugs())
-    raise UnknownSlugError(f"no operator is called {slug!r}{hint}\nknown operators:{known}")
+    lines = "".join(f"\n  {line}" for line in dict.fromkeys(known.values()))
+    return UnknownSlugError(f"no operator is called {slug!r}{hint}\nknown operators:{lines}")
 
 
 def load(source: Path) -> Document:

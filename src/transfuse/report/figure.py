@@ -4,15 +4,28 @@ from math import floor, log2
 from pathlib import Path
 
 from transfuse.bench.record import OURS, Row, read
-from transfuse.report.page import LOOKS, environment, marks
+from transfuse.operators import short
+from transfuse.report.looks import LOOKS, marks
+from transfuse.report.model_figure import model_figure
+from transfuse.report.rendering import environment
 
 LEFT, WIDTH, LINE, TOP = 420, 560, 20, 58
 """Room for the names of cases, then for the axis; from one line to the next; above the first."""
 
 
-def figure(path: Path) -> str:
-    """An SVG of the cases of a file, in its order: peers to the right of 1 are slower than ours."""
-    _, rows = read(path)
+def figure(paths: list[Path]) -> str:
+    """An SVG of the cases of a file, in its order; or of whole models, of any number of files."""
+    found = [read(path) for path in paths]
+    rows = [row for _, of_file in found for row in of_file]
+    if rows and all(row.model for row in rows):
+        return model_figure([run for runs, _ in found for run in runs], rows)
+    if len(paths) != 1:
+        raise ValueError(f"a figure of operators shows one file of results, not {len(paths)}")
+    return _of_cases(paths[0], rows)
+
+
+def _of_cases(path: Path, rows: list[Row]) -> str:
+    """Peers to the right of 1 are slower than ours."""
     cases: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row.ratio is not None:
@@ -32,7 +45,7 @@ def figure(path: Path) -> str:
         lines.append(
             {
                 "y": TOP + LINE * at,
-                "name": slug.removeprefix("conv-transpose").lstrip("-"),
+                "name": short(slug),
                 "precision": ours.setting,
                 "ms": f"{1e3 * ours.time.median:.3g} ms" if ours.time else "",
                 "points": [
@@ -45,7 +58,7 @@ def figure(path: Path) -> str:
     drawn = environment().get_template("figure.svg.j2").render(
         lines=lines,
         looks=looks,
-        outlines=[look[-1] for look in LOOKS],
+        outlines=[outline for outline, _ in LOOKS],
         ticks=[(place(2.0**power), f"{2.0**power:g}x") for power in range(first, last + 1)],
         width=LEFT + WIDTH + 30,
         height=TOP + LINE * len(lines) + 12,

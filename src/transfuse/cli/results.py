@@ -1,0 +1,85 @@
+"""The results of a bench on a terminal: under each case its variants, in 80 columns."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from transfuse.bench.record import OURS, Row, Spread
+from transfuse.bench.statistics import outcome
+from transfuse.operators import short
+from transfuse.tables import columns
+
+NARROW = ("ms", "ratio", "of floor", "MB")
+WIDE = ("ms", "p20 to p80", "ratio", "of floor", "MB")
+ROOM = 100
+"""Columns of a terminal from which on the spread is shown; the file has it anyway."""
+NOISE = "~"
+CAPTION = (
+    f"ratio: a variant's time over {OURS}'s in the same rounds; above 1 ours is less.\n"
+    f"{NOISE}: the noise covers it, p20 to p80 of both times or of the ratio and 1 meet."
+)
+
+
+def results(rows: list[Row], width: int) -> Iterator[RenderableType]:
+    """What to print, one after the other."""
+    shown = WIDE if width >= ROOM else NARROW
+    names = max((len(row.variant) for row in rows), default=0)
+    for key, of_case in groupby(rows, key=lambda row: (row.run, row.key, row.name, row.at)):
+        group = list(of_case)
+        first, (_, (slug, _, setting), name, _) = group[0], key
+        label = f"{first.axis} {first.at}" if first.axis else name
+        yield Text.assemble((short(slug), "bold"), f"  {label}  {setting}")
+        timed = [row for row in group if row.time]
+        if timed:
+            yield _table(timed, names, shown)
+        for row in group:
+            if row.time is None:
+                why = Text(f"{row.variant}: {row.status}, {row.reason}", style="yellow")
+                yield Padding(why, (0, 0, 0, 1))
+    yield Text(f"\n{CAPTION}", style="italic")
+
+
+def _table(rows: list[Row], names: int, shown: tuple[str, ...]) -> RenderableType:
+    table = columns("variant", numbers=shown)
+    table.columns[0].min_width = names
+    for column, least in zip(table.columns[1:], map(_widest, shown), strict=True):
+        column.min_width = least
+    ours = next((row for row in rows if row.variant == OURS), None)
+    for row in rows:
+        assert row.time
+        figures = _figures(row, row.time, ours)
+        style = "bold" if row.variant == OURS else ""
+        table.add_row(Text(row.variant, style=style), *(figures[name] for name in shown))
+    return table
+
+
+def _widest(name: str) -> int:
+    """So much room that the tables of all cases lie one under the other."""
+    return {"p20 to p80": 14, "of floor": 10}.get(name, 7)
+
+
+def _figures(row: Row, time: Spread, ours: Row | None) -> dict[str, Text]:
+    share = Text("" if row.of_floor is None else f"{100 * row.of_floor:.0f} %")
+    return {
+        "ms": Text(ms(time.median)),
+        "p20 to p80": Text(f"{ms(time.p20)} to {ms(time.p80)}"),
+        "ratio": _ratio(row, time, ours),
+        "of floor": Text("impossible", style="bold red") if row.impossible else share,
+        "MB": Text("-" if row.memory is None else f"{row.memory / 1e6:.1f}"),
+    }
+
+
+def _ratio(row: Row, time: Spread, ours: Row | None) -> Text:
+    if row.ratio is None or ours is None or ours.time is None:
+        return Text("")
+    found = outcome(time, ours.time, row.ratio)
+    style = {"faster": "green", "slower": "red"}.get(found, "")
+    return Text(f"{row.ratio.median:.2f}x{'' if style else NOISE}", style=style)
+
+
+def ms(seconds: float) -> str:
+    """Milliseconds to three digits."""
+    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
