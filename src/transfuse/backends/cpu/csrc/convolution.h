@@ -6,6 +6,7 @@
 #include "convert.h"
 #include "memory.h"
 #include "microkernel.h"
+#include "narrow.h"
 #include "pairs.h"
 #include "taps.h"
 #include "tile.h"
@@ -387,6 +388,7 @@ template <class T> class Convolution {
             const int64_t group = slot / padded;
             wide = narrow ? per_group : block_width<T>(per_group, slot % padded);
             const auto add = row_of<T>(wide);
+            const auto add_few = narrow ? narrow_row_of<T>(per_group) : nullptr;
             const T* weights = first + slot * p.taps() * cig;
             for (int64_t c0 = 0; c0 < cig; c0 += part) {
                 const int count = int(std::min(part, cig - c0));
@@ -398,10 +400,15 @@ template <class T> class Convolution {
                     const int64_t position = sum.line * box.size(2) + phase.start - box.lo[2];
                     const int64_t second = sum.second * box.size(2) * channels.slots;
                     T* s = tile.values + position * channels.slots + slot;
-                    if (narrow)
-                        narrow_row(phase, t, met, x, w, s);
-                    else if (p.careful)
-                        careful_row(phase, t, met, x, count, w, wide, s, c0 == 0);
+                    if (p.careful)
+                        each_met(phase, t, met, [&](int64_t q, const Tap* some, int taps) {
+                            if (narrow)
+                                add_few(x + q, 1, some, taps, count, pitch, w, s + q * step(), step());
+                            else
+                                add(x + q, 1, some, taps, count, pitch, w, s + q * step(), step(), {c0 == 0, 0, false});
+                        });
+                    else if (narrow)
+                        add_few(x, phase.count, t, met, count, pitch, w, s, step());
                     else if (phase.spans.empty() || !met)
                         add(x, phase.count, t, met, count, pitch, w, s, step(),
                             {sum.first && c0 == 0, second, sum.minus});
@@ -434,79 +441,17 @@ template <class T> class Convolution {
     int64_t step() const { return p.stride[2] * channels.slots; }
 
     // One position after another, each with the taps that meet an input: with weights that are not
-    // finite, a product with a zero that stands for no input would be NaN.
-    void careful_row(const WidthPhase& phase, const Tap* t, int count, const T* x, int some_channels, const T* w,
-                     int64_t wide, T* s, bool first) {
+    // finite, a product with a zero that stands for no input would be NaN. f(position, taps, how many)
+    template <class F> void each_met(const WidthPhase& phase, const Tap* t, int count, F f) const {
         std::vector<Tap> met;
-        for (int64_t q = 0; q < phase.count; q++, s += step()) {
+        for (int64_t q = 0; q < phase.count; q++) {
             met.clear();
-            for (int i = 0; i < count; i++)
-                if (exists(phase, i, q)) met.push_back(t[i]);
-            row_of<T>(wide)(x + q, 1, met.data(), int(met.size()), some_channels, pitch, w, s, 0, {first, 0, false});
-        }
-    }
-
-    // Whether the i-th tap of a row meets an input at position q of its phase.
-    bool exists(const WidthPhase& phase, int i, int64_t q) const {
-        int64_t input = phase.taps[i % phase.taps.size()].input + q;
-        return input >= 0 && input < n[2];
-    }
-
-    // x * w in the lanes whose input exists, 0 in the others.
-    Vec<T> met_products(const WidthPhase& phase, int i, int64_t q, Vec<T> x, T w) const {
-        Vec<T> products = {};
-        for (int l = 0; l < LANES<T>; l++)
-            if (exists(phase, i, q + l)) products[l] = x[l] * w;
-        return products;
-    }
-
-    // A group of few output channels: vectors of positions, each channel in registers of its own.
-    void narrow_row(const WidthPhase& phase, const Tap* t, int count, const T* x, const T* w, T* s) {
-        switch (p.out_channels / p.groups) {
-            case 1: return narrow_row<1>(phase, t, count, x, w, s);
-            case 2: return narrow_row<2>(phase, t, count, x, w, s);
-            case 3: return narrow_row<3>(phase, t, count, x, w, s);
-            default: return narrow_row<NARROW>(phase, t, count, x, w, s);
-        }
-    }
-
-    // As many vectors of positions at once as the row fills, four at the most.
-    template <int C>
-    void narrow_row(const WidthPhase& phase, const Tap* t, int count, const T* x, const T* w, T* s) {
-        constexpr int64_t L = LANES<T>;
-        int64_t q = 0;
-        for (; phase.count - q > 2 * L; q += 4 * L) narrow_positions<C, 4>(phase, t, count, x, w, s, q);
-        if (phase.count - q > L)
-            narrow_positions<C, 2>(phase, t, count, x, w, s, q);
-        else if (phase.count > q)
-            narrow_positions<C, 1>(phase, t, count, x, w, s, q);
-    }
-
-    template <int C, int N>
-    void narrow_positions(const WidthPhase& phase, const Tap* t, int count, const T* x, const T* w, T* s, int64_t q) {
-        constexpr int L = LANES<T>;
-        const int64_t cig = p.in_channels / p.groups, width = pitch, by = step();
-        const bool careful = p.careful;
-        Vec<T> acc[C][N] = {};
-        for (int i = 0; i < count; i++)
-            for (int64_t c = 0; c < cig; c++) {
-                const T* xp = x + t[i].x + c * width + q;
-                const T* wp = w + (t[i].w + c) * C;
-#pragma GCC unroll 4
-                for (int j = 0; j < N; j++) {
-                    Vec<T> xv = load(xp + j * L);
-#pragma GCC unroll 4
-                    for (int o = 0; o < C; o++)
-                        acc[o][j] += careful ? met_products(phase, i, q + j * L, xv, wp[o]) : xv * wp[o];
-                }
+            for (int i = 0; i < count; i++) {
+                const int64_t x = phase.taps[i % phase.taps.size()].input + q;
+                if (x >= 0 && x < n[2]) met.push_back(t[i]);
             }
-        const int64_t some = std::min<int64_t>(N * L, phase.count - q);
-        T lines[C][N * L], *to = s + q * by;
-        for (int o = 0; o < C; o++)
-            for (int j = 0; j < N; j++) store(&lines[o][j * L], acc[o][j]);
-        for (int64_t l = 0; l < some; l++, to += by)
-#pragma GCC unroll 4
-            for (int o = 0; o < C; o++) to[o] = lines[o][l];
+            f(q, met.data(), int(met.size()));
+        }
     }
 };
 

@@ -14,7 +14,8 @@ struct Tap {
 };
 
 // What becomes of a sum: it is the first of its place, or added to it; `second` is the distance to
-// another place that it joins too, 0 for none.
+// another place that it joins too, 0 for none. Handed on by reference: a copy of what was just written
+// field by field waits until all that came before is done.
 struct To {
     bool first;
     int64_t second;
@@ -28,15 +29,43 @@ template <class V> TF_INLINE V load_as(const Value<V>* p) {
     return v;
 }
 
+// The sums of a block at their places. Sums of parts are added up: fewer terms in a row, less rounding.
+template <class V, int M, int N>
+TF_INLINE void put(const V (&sums)[M][N], Value<V>* __restrict s, int64_t ps, const To& to) {
+    constexpr int L = sizeof(V) / sizeof(Value<V>);
+    const auto each = [&](Value<V>* first, auto joined) {
+#pragma GCC unroll 16
+        for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < N; j++) {
+                Value<V>* at = first + i * ps + j * L;
+                const V sum = joined(at, sums[i][j]);
+                memcpy(at, &sum, sizeof sum);
+            }
+    };
+    const auto plus = [](const Value<V>* at, V sum) { return load_as<V>(at) + sum; };
+    const auto minus = [](const Value<V>* at, V sum) { return load_as<V>(at) - sum; };
+    const int64_t second = to.second;
+    const bool taken = to.minus;
+    if (to.first)
+        each(s, [](const Value<V>*, V sum) { return sum; });
+    else
+        each(s, plus);
+    if (!second) return;
+    if (taken)
+        each(s + second, minus);
+    else
+        each(s + second, plus);
+}
+
 // M positions times N vectors of channels, accumulated in registers; V is a vector, or half of one.
 //   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * cs + i] * w[(t.w + c) * N*L + j]
 // and the same sum is added to a second place, or taken from it.
 template <class V, int M, int N>
 static void block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
-                  const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, To to) {
+                  const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To& to) {
     typedef Value<V> T;
     constexpr int L = sizeof(V) / sizeof(T);
-    const auto put = [](T* at, V v) { memcpy(at, &v, sizeof v); };
     V acc[M][N];
 #pragma GCC unroll 16
     for (int i = 0; i < M; i++)
@@ -59,26 +88,11 @@ static void block(const Value<V>* __restrict x, const Tap* taps, int count, int 
             wp += N * L;
         }
     }
-    // Sums of parts are added up: fewer terms in a row, less rounding.
-#pragma GCC unroll 16
-    for (int i = 0; i < M; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < N; j++) {
-            T* at = s + i * ps + j * L;
-            put(at, to.first ? acc[i][j] : load_as<V>(at) + acc[i][j]);
-        }
-    if (!to.second) return;
-#pragma GCC unroll 16
-    for (int i = 0; i < M; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < N; j++) {
-            T* at = s + to.second + i * ps + j * L;
-            put(at, to.minus ? load_as<V>(at) - acc[i][j] : load_as<V>(at) + acc[i][j]);
-        }
+    put(acc, s, ps, to);
 }
 
 template <class T>
-using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, T*, int64_t, To);
+using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To&);
 
 // block<1> to block<TF_ROWS>, by the number of positions.
 template <class V, int N> static Block<Value<V>> block_of(int positions) {
@@ -98,10 +112,11 @@ static inline int terms(int channels) { return channels < 32 ? 64 : 128; }
 // The same as `block` of one vector, whose short sums, of so many taps and channels, are added up in registers.
 template <class V, int M>
 static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
-                       const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, To to, int some, int part) {
+                       const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To& to, int some,
+                       int part) {
     typedef Value<V> T;
     constexpr int L = sizeof(V) / sizeof(T);
-    V total[M] = {};
+    V total[M][1] = {};
     for (int t0 = 0; t0 < count; t0 += some)
         for (int c0 = 0; c0 < channels; c0 += part) {
             V acc[M] = {};
@@ -116,21 +131,13 @@ static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count,
                 }
             }
 #pragma GCC unroll 16
-            for (int i = 0; i < M; i++) total[i] += acc[i];
+            for (int i = 0; i < M; i++) total[i][0] += acc[i];
         }
-#pragma GCC unroll 16
-    for (int i = 0; i < M; i++) {
-        T *at = s + i * ps, *second = at + to.second;
-        const V sum = to.first ? total[i] : load_as<V>(at) + total[i];
-        memcpy(at, &sum, sizeof sum);
-        if (!to.second) continue;
-        const V other = to.minus ? load_as<V>(second) - total[i] : load_as<V>(second) + total[i];
-        memcpy(second, &other, sizeof other);
-    }
+    put(total, s, ps, to);
 }
 
 template <class V> using SlimBlock = void (*)(const Value<V>*, const Tap*, int, int, int64_t, const Value<V>*, Value<V>*,
-                                              int64_t, To, int, int);
+                                              int64_t, const To&, int, int);
 template <class V, int... M> static SlimBlock<V> slim_block_of(int positions, std::integer_sequence<int, M...>) {
     static const SlimBlock<V> table[] = {slim_block<V, M + 1>...};
     return table[positions - 1];
@@ -140,10 +147,11 @@ template <class V, int... M> static SlimBlock<V> slim_block_of(int positions, st
 // short sums are added up while it is in the first-level cache.
 template <class V, int N>
 static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int channels, int64_t cs, const Value<V>* w,
-                Value<V>* s, int64_t ps, To to) {
+                Value<V>* s, int64_t ps, const To& to) {
     constexpr int L = sizeof(V) / sizeof(Value<V>);
     const int most = terms(channels), taps_at_once = std::max(1, most / channels);
     const int parts = std::max(1, (channels + most / 2) / most), part = (channels + parts - 1) / parts;
+    const To more = {false, to.second, to.minus};
     while (n > 0) {
         const int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
         if constexpr (N == 1) {
@@ -151,13 +159,10 @@ static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int ch
                                                                              taps_at_once, part);
         } else {
             const auto sum = block_of<V, N>(m);
-            To next = to;
             for (int t = 0; t == 0 || t < count; t += taps_at_once)
-                for (int c = 0; c < channels; c += part) {
+                for (int c = 0; c < channels; c += part)
                     sum(x + c * cs, taps + t, std::min(taps_at_once, count - t), std::min(part, channels - c), cs,
-                        w + c * N * L, s, ps, next);
-                    next.first = false;
-                }
+                        w + c * N * L, s, ps, t == 0 && c == 0 ? to : more);
         }
         x += m;
         s += m * ps;
@@ -166,7 +171,8 @@ static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int ch
 }
 
 // The same for a block of so many channels.
-template <class T> using Row = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, const T*, T*, int64_t, To);
+template <class T>
+using Row = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To&);
 template <class T> static Row<T> row_of(int64_t wide) {
     if constexpr (TF_BYTES == 64)
         if (wide < LANES<T>) return row<HalfVec<T>, 1>;

@@ -44,6 +44,17 @@ template <class T> TF_INLINE Vec<T> load(const T* p) {
 template <class T> TF_INLINE void store(T* p, Vec<T> v) {
     *reinterpret_cast<typename Types<T>::Loose*>(p) = v;
 }
+// Keeps a loaded vector in a register: compilers may else load it again for each of its uses.
+template <class V> TF_INLINE V held(V v) {
+#if TF_BYTES == 64
+    asm("" : "+v"(v));
+#elif defined(__SSE2__)
+    asm("" : "+x"(v));
+#elif defined(__aarch64__)
+    asm("" : "+w"(v));
+#endif
+    return v;
+}
 // The first n values of a vector, others 0, and back: nothing beyond them is touched.
 #if TF_BYTES == 64
 TF_INLINE Vec<float> load_some(const float* p, int64_t n) {

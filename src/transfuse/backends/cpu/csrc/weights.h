@@ -5,12 +5,12 @@
 
 #include "convert.h"
 #include "memory.h"
+#include "narrow.h"
 #include "pairs.h"
 #include "tile.h"
 
 namespace TF_NAMESPACE {
 
-constexpr int NARROW = 4;
 constexpr int64_t MANY_BYTES = 16 << 20;   // of weights: beyond the last cache
 
 // Groups of so few output channels that half a vector holds them. Half of a vector of 64 bytes is a register with as

@@ -1,0 +1,63 @@
+// Groups of few output channels: vectors of positions, each channel in registers of its own.
+#pragma once
+#include <algorithm>
+
+#include "microkernel.h"
+#include "vector.h"
+
+namespace TF_NAMESPACE {
+
+constexpr int NARROW = 4;  // channels of a group at the most
+
+// C channels of the first `n` of N vectors of positions; weights are [tap][input channel][channel].
+//   s[i * ps + o] = sum over taps t and channels c: x[t.x + c * cs + i] * w[(t.w + c) * C + o]
+template <class T, int C, int N>
+static void narrow_block(const T* __restrict x, int64_t n, const Tap* taps, int count, int channels, int64_t cs,
+                         const T* __restrict w, T* __restrict s, int64_t ps) {
+    constexpr int L = LANES<T>;
+    Vec<T> acc[C][N] = {};
+    for (int t = 0; t < count; t++) {
+        const T* xp = x + taps[t].x;
+        const T* wp = w + taps[t].w * C;
+        for (int c = 0; c < channels; c++) {
+            Vec<T> xv[N];
+#pragma GCC unroll 4
+            for (int j = 0; j < N; j++) xv[j] = held(load(xp + j * L));
+#pragma GCC unroll 4
+            for (int o = 0; o < C; o++)
+#pragma GCC unroll 4
+                for (int j = 0; j < N; j++) acc[o][j] += xv[j] * wp[o];
+            xp += cs;
+            wp += C;
+        }
+    }
+    T lines[C][N * L];
+    for (int o = 0; o < C; o++)
+        for (int j = 0; j < N; j++) store(&lines[o][j * L], acc[o][j]);
+    for (int64_t i = 0; i < n; i++, s += ps)
+#pragma GCC unroll 4
+        for (int o = 0; o < C; o++) s[o] = lines[o][i];
+}
+
+// A row of n positions: as many vectors at once as it fills, four at the most.
+template <class T, int C>
+static void narrow_row(const T* x, int64_t n, const Tap* taps, int count, int channels, int64_t cs, const T* w, T* s,
+                       int64_t ps) {
+    constexpr int64_t L = LANES<T>;
+    for (; n > 2 * L; n -= 4 * L, x += 4 * L, s += 4 * L * ps)
+        narrow_block<T, C, 4>(x, std::min(n, 4 * L), taps, count, channels, cs, w, s, ps);
+    if (n > L)
+        narrow_block<T, C, 2>(x, n, taps, count, channels, cs, w, s, ps);
+    else if (n > 0)
+        narrow_block<T, C, 1>(x, n, taps, count, channels, cs, w, s, ps);
+}
+
+// The same for groups of so many channels.
+template <class T>
+using NarrowRow = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, const T*, T*, int64_t);
+template <class T> static NarrowRow<T> narrow_row_of(int64_t per_group) {
+    static const NarrowRow<T> table[NARROW] = {narrow_row<T, 1>, narrow_row<T, 2>, narrow_row<T, 3>, narrow_row<T, 4>};
+    return table[per_group - 1];
+}
+
+}  // namespace TF_NAMESPACE
