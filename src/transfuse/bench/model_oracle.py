@@ -16,6 +16,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from transfuse.accuracy import SAFETY, Accuracy, Nudge, moved, worst
 from transfuse.elements import ELEMENTS
 
+SUMMING = ("instance_norm", "group_norm", "layer_norm", "rms_norm", "softmax", "sum", "mean", "var")
+"""Of functions that sum positions, even where nothing trains: a part of their names."""
+
 
 def results(value: Any) -> list[Tensor]:
     """The tensors of whatever a model returns."""
@@ -65,22 +68,23 @@ class ModelOracle:
                 there = [as_read(each) for each in cotangents]
                 return step(twin, given, list(twin.parameters()), there)
 
-        self.exact = evaluated(lambda t: t.double(), _After(self._seen))
+        self.exact = evaluated(lambda t: t.double(), _After(self._count))
         nudged = Nudge(ulp, inputs[0].device)
         with torch.no_grad():
             for parameter in twin.parameters():
                 parameter.copy_(nudged(parameter))
-        near = evaluated(nudged, _After(lambda y: _shaken(y, nudged)))
+        near = evaluated(nudged, _After(lambda _, y: _shaken(y, nudged)))
         doubled = 2.0 if self.element.compute == torch.float64 else 1.0  # the oracle errs, too
         self.allowed = [
             doubled * SAFETY * sqrt(self.length) * moved(there, here)
             for there, here in zip(near, self.exact, strict=True)
         ]
 
-    def _seen(self, y: Tensor) -> Tensor:
-        """Statistics sum all positions of a channel, as weights' gradients do all samples' too."""
-        if y.dim() > 2:
-            samples = y.shape[0] if self.what == "gradients" else 1
+    def _count(self, function: str, y: Tensor) -> Tensor:
+        """Statistics sum the positions of a sample; weights' gradients those of all samples."""
+        trains = self.what == "gradients"
+        if y.dim() > 2 and (trains or any(word in function for word in SUMMING)):
+            samples = y.shape[0] if trains else 1
             self.length = max(self.length, samples * y[0, 0].numel())
         return y
 
@@ -95,9 +99,9 @@ def _terms(parameter: Tensor) -> int:
 
 
 class _After(TorchFunctionMode):
-    """Has a function applied to every floating tensor that a function of torch's returns."""
+    """Applies a function to each floating tensor that one of torch's returns, told its name."""
 
-    def __init__(self, apply: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, apply: Callable[[str, Tensor], Tensor]) -> None:
         super().__init__()
         self.apply = apply
 
@@ -107,7 +111,12 @@ class _After(TorchFunctionMode):
         y = function(*args, **(kwargs or {}))
         if function is torch.autograd.grad:
             return y
-        return tree_map_only(Tensor, lambda t: self.apply(t) if t.is_floating_point() else t, y)
+        name = getattr(function, "__name__", "")
+
+        def applied(tensor: Tensor) -> Tensor:
+            return self.apply(name, tensor) if tensor.is_floating_point() else tensor
+
+        return tree_map_only(Tensor, applied, y)
 
 
 class _Shaken(torch.autograd.Function):

@@ -92,4 +92,4 @@ class Decoder(nn.Module):
 
 
 def small() -> Decoder:
-    return Decoder(codes=4, filters=2, rates=(4, 3, 2))
+    return Decoder(codes=4, filters=4, rates=(4, 3, 2))
