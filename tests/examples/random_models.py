@@ -1,7 +1,7 @@
 """Models drawn by seed from the vocabulary: sequential, residual and U-shaped, of rank 1 to 3."""
 
-import itertools
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 
 import torch
@@ -136,7 +136,7 @@ def step(random: Random, channels: int, rank: int, writable: bool) -> tuple[nn.M
         forms = ("add", "multiply", "subtract", "snake", *(["in place"] if writable else []))
         return PerChannel(channels, rank, random.choice(forms)), True
     if kind == "dropout":
-        return nn.Dropout(0.3), True
+        return nn.Dropout(0.3), writable
     if kind == "in place":
         return Function(random.choice(IN_PLACE)), True
     table = {"keeps": KEEPS, "leaves": LEAVES, "outside": OUTSIDE}[kind]
@@ -181,7 +181,7 @@ class Sequence(nn.Module):
         super().__init__()
         widths = [random.choice((2, 4, 6)) for _ in range(random.randint(2, 3))]
         layers: list[nn.Module] = []
-        for channels, width in itertools.pairwise(widths):
+        for channels, width in pairwise(widths):
             layers.append(Level(random, rank, channels, width))
             if random.random() < 0.5:
                 layers.append(random.choice((AVERAGE, MAXIMUM))[rank](2))
@@ -229,7 +229,7 @@ class UShaped(nn.Module):
         widths = [random.choice((2, 4)) for _ in range(random.randint(2, 3))]
         self.channels = 3
         self.first = CONV[rank](3, widths[0], 3, padding=1)
-        pairs = list(itertools.pairwise(widths))
+        pairs = list(pairwise(widths))
         self.down = nn.ModuleList(CONV[rank](a, b, 3, 2, 1) for a, b in pairs)
         self.up = nn.ModuleList(Level(random, rank, b, a) for a, b in reversed(pairs))
         self.joins = [random.choice(("skip first", "skip last", "add")) for _ in pairs]
@@ -248,10 +248,8 @@ class UShaped(nn.Module):
             x, skip = up(x), skips.pop()
             if x.shape[2:] != skip.shape[2:]:
                 pad: list[int] = []
-                for had, wanted in zip(
-                    reversed(x.shape[2:]), reversed(skip.shape[2:]), strict=True
-                ):
-                    pad += [0, wanted - had]
+                for axis in range(x.dim() - 1, 1, -1):
+                    pad += [0, skip.shape[axis] - x.shape[axis]]
                 x = F.pad(x, pad)
             if join == "add":
                 x = x + skip
@@ -268,7 +266,7 @@ def draw(seed: int) -> tuple[Callable[[], nn.Module], tuple[int, ...]]:
     """A model by seed, as what makes it anew with the same weights, and its input's shape."""
     random = Random(seed)
     rank, form = random.choice((1, 2, 2, 3)), FORMS[seed % len(FORMS)]
-    sizes = [random.choice((3, 4, 5)) if rank == 3 else random.randint(4, 7) for _ in range(rank)]
+    sizes = [random.randint(5, 5 if rank == 3 else 7) for _ in range(rank)]
     structure = random.random()
 
     def make() -> nn.Module:
