@@ -1,0 +1,1 @@
+"""Models with their transposed convolutions fused: captured, matched, rewritten."""
