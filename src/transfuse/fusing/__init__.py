@@ -1,1 +1,1 @@
-"""Models with their transposed convolutions fused: captured, matched, rewritten."""
+"""Models: their transposed convolutions found, with what stands around them, and fused."""

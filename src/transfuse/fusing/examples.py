@@ -1,10 +1,8 @@
 """What example values tell of a match: whether shapes fit, and whether a backend would fuse it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +11,9 @@ from torch.fx import Node
 from transfuse import dispatch
 from transfuse.front import call
 from transfuse.fusing.fused_call import GEOMETRY, met
+from transfuse.fusing.match import Match
 from transfuse.stages import Stage
 from transfuse.tensors import describe
-
-if TYPE_CHECKING:
-    from transfuse.fusing.matching import Match
 
 
 class Unknown(Exception):

@@ -9,7 +9,8 @@ from torch.fx import Node
 
 from transfuse.chain import Chain
 from transfuse.fusing.fused_call import GEOMETRY, FusedCall
-from transfuse.fusing.matching import Match, matches, text
+from transfuse.fusing.match import Match
+from transfuse.fusing.matching import matches, text
 
 
 @dataclass(frozen=True)
