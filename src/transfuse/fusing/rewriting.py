@@ -47,14 +47,16 @@ def fuse_graph(graph: fx.Graph, root: nn.Module | None) -> list[Site]:
     """
     found = list(matches(graph, root))
     sites = []
-    for each in found:
+    # From the last on: what a match is given may be the result of one before it, which is then
+    # replaced in it as in all that use it.
+    for each in reversed(found):
         if isinstance(each, Match):
             sites.append(_replaced(graph, each))
         else:
             node, why = each
             sites.append(Site(_path(node), node.name, (text(node),), None, why))
     graph.lint()
-    return sites
+    return sites[::-1]
 
 
 def _replaced(graph: fx.Graph, match: Match) -> Site:
