@@ -599,7 +599,7 @@ class _Tracer(fx.Tracer):
 
     def _faked(self, tensor: Tensor) -> Tensor:
         assert self.fake is not None
-        return self.fake.from_tensor(tensor)
+        return _faked(self.fake, tensor)
 
 
 def _other_hooks(module: nn.Module) -> bool:
@@ -645,10 +645,15 @@ def called_by_size(mode: FakeTensorMode, module: nn.Module, args: Any, kwargs: A
 def sizes_alone(model: nn.Module, given: Arguments) -> None:
     """Call a model with tensors that have sizes alone; nothing of it is changed."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    leaves = [mode.from_tensor(x) if isinstance(x, Tensor) else x for x in given.leaves]
+    leaves = [_faked(mode, x) if isinstance(x, Tensor) else x for x in given.leaves]
     args, kwargs = pytree.tree_unflatten(leaves, given.spec)
     with torch.no_grad(), bypassed(), _restored(model):
         called_by_size(mode, model, args, kwargs)
+
+
+def _faked(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    """A tensor by its sizes; torch warns if it is asked for the gradient of what is no leaf."""
+    return mode.from_tensor(tensor if tensor.is_leaf else tensor.detach())
 
 
 def _of_arguments(node: fx.Node) -> bool:
