@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
@@ -26,7 +27,7 @@ from torch.utils import _pytree as pytree
 
 from transfuse.fusing.proxies import SIZED, VALUE, Stand, sized
 from transfuse.fusing.vocabulary import knows
-from transfuse.fusing.watching import State, hooked
+from transfuse.fusing.watching import HOOKS, State, hooked
 from transfuse.nn.base import Layer
 
 CONVOLUTIONS = frozenset({torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d})
@@ -464,14 +465,9 @@ class _Tracer(fx.Tracer):
         """The weights that hooks of torch's compute; None if there are other hooks."""
         if not hooked(module):
             return []
-        names = [
-            hook.name
-            for hook in vars(module)["_forward_pre_hooks"].values()
-            if isinstance(hook, WEIGHT_HOOKS)
-        ]
-        others = sum(len(vars(module)[each]) for each in _OTHER_HOOKS)
-        alone = not others and len(names) == len(vars(module)["_forward_pre_hooks"])
-        return names if alone and transposed(module) else None
+        if _other_hooks(module) or not transposed(module):
+            return None
+        return [hook.name for hook in vars(module)["_forward_pre_hooks"].values()]
 
     def _opaque(self, module: nn.Module) -> bool:
         if isinstance(module, Layer | SyncBatchNorm | torch.jit.ScriptModule):
@@ -580,26 +576,42 @@ class _Tracer(fx.Tracer):
 
     def _computed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         assert self.fake is not None
+        if isinstance(node.target, Constant):
+            return self._faked(node.target.tensor)
+        if node.target is hooked_weight:  # as the hook left it: it is not run for this
+            return self._faked(vars(args[0])[args[1]])
         if node.op == "get_attr":
-            *way, last = str(node.target).split(".")
-            owner = self.root.get_submodule(".".join(way))
-            held = getattr(owner, last)
+            owner, name = self.root.get_submodule(_parent(node.target)), _last(node.target)
+            if parametrize.is_parametrized(owner, name):
+                return self._called(owner.get_submodule(f"parametrizations.{name}"), (), {})
+            held = getattr(owner, name)
             return self._faked(held) if isinstance(held, Tensor) else held
-        with self.fake, bypassed():
-            if node.op == "call_module":
-                return self.root.get_submodule(str(node.target))(*args, **kwargs)
+        if node.op == "call_module":
+            return self._called(self.root.get_submodule(str(node.target)), args, kwargs)
+        with self.fake:
             if node.op == "call_method":
                 return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            if isinstance(node.target, Constant):
-                return self._faked(node.target.tensor)
             return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def _called(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        assert self.fake is not None
+        return called_by_size(self.fake, module, args, kwargs)
 
     def _faked(self, tensor: Tensor) -> Tensor:
         assert self.fake is not None
-        return self.fake.from_tensor(tensor)
+        return _faked(self.fake, tensor)
 
 
-_OTHER_HOOKS = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
+def _other_hooks(module: nn.Module) -> bool:
+    """Whether anything but torch's computation of weights runs around the module's forward."""
+    held = vars(module)
+    return any(
+        not (name == "_forward_pre_hooks" and isinstance(hook, WEIGHT_HOOKS))
+        for name in HOOKS
+        for hook in held[name].values()
+    )
+
+
 _RANKS = {"1d": 3, "2d": 4, "3d": 5}
 
 _thread = threading.local()
@@ -620,13 +632,28 @@ def bypassed() -> Iterator[None]:
         _thread.bypassing = before
 
 
+def called_by_size(mode: FakeTensorMode, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """A module's result by sizes: its tensors are not written to, its hooks not run."""
+    if any(_other_hooks(each) for each in module.modules()):
+        raise NotImplementedError("a hook may do anything")
+    held = (*module.named_parameters(), *module.named_buffers())
+    tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in held}
+    with mode:
+        return functional_call(module, tensors, args, kwargs)
+
+
 def sizes_alone(model: nn.Module, given: Arguments) -> None:
     """Call a model with tensors that have sizes alone; nothing of it is changed."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    leaves = [mode.from_tensor(x) if isinstance(x, Tensor) else x for x in given.leaves]
+    leaves = [_faked(mode, x) if isinstance(x, Tensor) else x for x in given.leaves]
     args, kwargs = pytree.tree_unflatten(leaves, given.spec)
-    with torch.no_grad(), bypassed(), _restored(model), mode:
-        model(*args, **kwargs)
+    with torch.no_grad(), bypassed(), _restored(model):
+        called_by_size(mode, model, args, kwargs)
+
+
+def _faked(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    """A tensor by its sizes; torch warns if it is asked for the gradient of what is no leaf."""
+    return mode.from_tensor(tensor if tensor.is_leaf else tensor.detach())
 
 
 def _of_arguments(node: fx.Node) -> bool:
@@ -642,6 +669,10 @@ def _under(path: str, name: str) -> str:
 
 def _parent(path: Any) -> str:
     return str(path).rpartition(".")[0]
+
+
+def _last(path: Any) -> str:
+    return str(path).rpartition(".")[2]
 
 
 def _above(path: str) -> Iterator[str]:

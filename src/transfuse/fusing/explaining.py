@@ -172,16 +172,17 @@ def explain(model: nn.Module, example_inputs: Any = None) -> FusedModel:
         forward = vars(module).get("forward")
         if any(_within(path, each) for each in covered):
             continue
-        if not isinstance(forward, Forward):
+        program = _present(forward) if isinstance(forward, Forward) else None
+        if isinstance(forward, Forward) and program is None:
+            rows += _pending(path, forward)
+            covered.append(path)
+            continue
+        if program is None or "" in program.whole:  # what is below may be fused
             if transposed(module):
-                rows.append(Row(path, (), None, "is not part of a fused forward"))
+                why = "is no part of a fused forward" if program is None else program.whole[""]
+                rows.append(Row(path, (), None, why))
             continue
-        program = _present(forward)
-        if program is None or program.whole.get("") is not None:
-            if program is None:
-                rows += _pending(path, forward)
-                covered.append(path)
-            continue
+        assert isinstance(forward, Forward)
         for site in program.sites:
             rows.append(_row(path, forward, site, figures.get(id(site.call))))
         covered += _covered(path, module, program)

@@ -110,15 +110,25 @@ class Program:
             and self.kind(given)
         )
 
-    def serves_in_trace(self, count: int) -> bool:
-        """Whether ``torch.compile`` may use it for a call with so many tensors."""
-        return (
-            self.function is not None
-            and self.given.spec == count
-            and not self.decisions
-            and (self.grad is None or self.grad == torch.is_grad_enabled())
-            and self.state.holds_in_trace()
-        )
+    def serves_in_trace(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether ``torch.compile`` may use it for a call; it guards what is compared here."""
+        if self.function is None or self.given.spec != len(tensors):
+            return False
+        if self.ranks is not None and self.ranks != tuple(each.dim() for each in tensors):
+            return False
+        if self.decisions and not any(_like(tensors, known) for known in self.sizes):
+            return False
+        if self.grad is not None and self.grad != torch.is_grad_enabled():
+            return False
+        return self.state.holds_in_trace()
+
+
+def _like(tensors: Sequence[Tensor], sizes: tuple[Any, ...]) -> bool:
+    """Whether tensors have these sizes, in a way that ``torch.compile`` follows."""
+    return all(
+        each.shape == shape and each.dtype == dtype and each.device == device
+        for each, (shape, dtype, device) in zip(tensors, sizes, strict=True)
+    )
 
 
 def _compiled(graph: fx.Graph) -> Callable[..., Any]:
@@ -140,6 +150,7 @@ class Forward:
 
     def __init__(self, module: nn.Module, why: str = "") -> None:
         self.module = module
+        self.name = type(module).__name__
         self.why = why
         self.pending = ""
         self.own = vars(module).get("forward")
@@ -196,8 +207,7 @@ class Forward:
             self.programs.append(program)
         else:
             line = "%s has %s programs for as many states and arguments: other calls are slow"
-            name = type(self.module).__name__
-            log.once(logging.WARNING, (id(self), MOST), line, name, MOST)
+            log.once(logging.WARNING, (id(self), MOST), line, self.name, MOST)
         return program
 
     def _taken(self, given: Arguments | None) -> Captured:
@@ -209,8 +219,8 @@ class Forward:
 
     def _left(self, error: Untraceable) -> Captured:
         """The forward as it was written; what is inside is settled by itself."""
-        name, why = type(self.module).__name__, str(error)
-        log.once(logging.INFO, (id(self), why), "%s runs as it was written: %s", name, why)
+        why = str(error)
+        log.once(logging.INFO, (id(self), why), "%s runs as it was written: %s", self.name, why)
         for child in self.module.children():
             settle(child, why=why)
         return Captured(None, None, State((self.module,), self.module), {"": why})
@@ -233,8 +243,10 @@ class Forward:
         """A call that ``torch.compile`` traces: a program is there already, or none is used."""
         if not kwargs and all(isinstance(each, Tensor) for each in args):
             for program in self.programs:
-                if program.serves_in_trace(len(args)):
+                if program.serves_in_trace(args):
                     return program(self.module, args)
+        line = "torch.compile has %s as it was written: no program for this call was made before"
+        log.once(logging.WARNING, (line, self.name), line, self.name)
         return self.unfused(*args, **kwargs)
 
 

@@ -20,6 +20,7 @@ UNKNOWN = (
     fake_tensor.DynamicOutputShapeException,
     fake_tensor.UnsupportedFakeTensorException,
     fake_tensor.UnsupportedOperatorException,
+    NotImplementedError,
 )
 """Raised where sizes alone do not tell what a model computes: no fault of its inputs."""
 
@@ -141,7 +142,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
     """The tensors in a value and in containers in it."""
     if isinstance(value, Tensor):
         yield value
-        if value.grad is not None:
+        if value.is_leaf and value.grad is not None:
             yield value.grad
     elif isinstance(value, Mapping):
         for each in value.values():
