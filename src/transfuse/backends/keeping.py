@@ -26,6 +26,10 @@ from transfuse.reverse.steps import Step, each_leg, same
 from transfuse.sweeping import Buffer, Seen
 
 
+PRICE = 16
+"""Times that it takes to write what is kept: so much must be saved, since memory has other uses."""
+
+
 @dataclass(frozen=True)
 class Form:
     """A tensor that is kept; ``last``: channels innermost."""
@@ -112,13 +116,20 @@ class Keeping:
 
     @property
     def cheaper(self) -> bool:
+        """Whether what is kept is worth its memory."""
         so, otherwise = self.seconds
-        return bool(self.kept) and so < otherwise
+        written = machine(self.problem.device).seconds(self.problem.arithmetic, 0, self.nbytes)
+        return so + PRICE * written < otherwise
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that is kept."""
+        return sum(form.nbytes for form in self.forms)
 
     def plan(self) -> Plan:
         """That of the gradients, with what is kept and why."""
         plan, (so, otherwise) = self.backward.plan(), self.seconds
-        size = figure(sum(form.nbytes for form in self.forms) / 1e6)
+        size = figure(self.nbytes / 1e6)
         note = (
             f"the forward call keeps {size} MB for it: by the rates of this machine a step takes "
             f"{_milliseconds(so)}, and {_milliseconds(otherwise)} where all is computed again"
