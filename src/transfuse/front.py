@@ -211,7 +211,7 @@ def _compute(
         else:
             run = prepared(chosen, chain, problem)
             if learns and not inside and not chosen.differentiable:
-                run = Learned(chain, problem, backend, run)
+                run = Learned.of(chain, problem, backend, run)
         spans = tuple(map(span, tensors))
         found = Checked(chain, problem, chosen, run, backend, spans, chain.updates)
         if seen:

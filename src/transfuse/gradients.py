@@ -1,7 +1,7 @@
 """Gradients of a chain: what a step of training asks for after the forward call."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -10,7 +10,9 @@ from torch import Tensor
 
 from transfuse import dispatch, log, plain, settings
 from transfuse.backends.backward import Backward
+from transfuse.backends.base import Backend, Verdict
 from transfuse.backends.eager import evaluated
+from transfuse.backends.keeping import Keeping
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.line import INPUT, WEIGHT
@@ -26,21 +28,45 @@ def gradients(
     weight: Tensor,
     operands: Mapping[str, Tensor],
     wanted: Collection[str],
+    kept: Sequence[Tensor] = (),
 ) -> dict[str, Tensor]:
     """The gradients of ``(grad * y).sum()``, y the chain's result, by those of its tensors wanted.
 
-    Nothing is written to the operands, running statistics among them.
+    ``kept``: what the forward call kept, as ``keeping`` says. Nothing is written to the operands,
+    running statistics among them.
     """
     if not wanted:
         return {}
     backward = None
-    if problem.batch and not plain.why_not((grad, x, weight, *operands.values())):
-        backward = _backward(chain, problem, frozenset(wanted), settings.backend())
+    if problem.batch and not plain.why_not((grad, x, weight, *operands.values(), *kept)):
+        backend = settings.backend()
+        keeps = keeping(chain, problem, backend) if kept else None
+        backward = _backward(chain, problem, frozenset(wanted), backend, keeps and keeps.kept)
     if backward is None:
         return _by_autograd(chain, problem, grad, x, weight, operands, wanted)
     with torch.no_grad():
-        found = backward(grad, x, weight, operands)
+        found = backward(grad, x, weight, operands, kept)
     return {name: found[name] for name in wanted}
+
+
+@lru_cache(maxsize=4096)
+def keeping(chain: Chain, problem: Problem, asked: str | None) -> Keeping | None:
+    """The forward call that keeps what gradients by all tensors read, where that is cheaper."""
+    if chain.updates or not problem.batch:
+        return None
+    wanted = _learnt(chain, problem)
+    chosen, verdict = _chosen(chain, problem, asked)
+    if verdict.yields or _backward(chain, problem, wanted, asked) is None:
+        return None
+    found = Keeping(chosen, chain, problem, wanted)
+    return found if found.kept and found.cheaper else None
+
+
+def _learnt(chain: Chain, problem: Problem) -> frozenset[str]:
+    """All tensors but running statistics that move."""
+    moved = set(chain.updates)
+    named = [name for name, _ in chain.dims(problem) if name not in moved]
+    return frozenset((INPUT, WEIGHT, *named))
 
 
 def plan_backward(chain: Chain, problem: Problem) -> Plan:
@@ -49,10 +75,11 @@ def plan_backward(chain: Chain, problem: Problem) -> Plan:
     Where torch's autograd finds them it keeps the values after each stage, and takes two passes
     back over it: one by its values, one by its tensors.
     """
-    moved = set(chain.updates)
-    named = [name for name, _ in chain.dims(problem) if name not in moved]
-    wanted = frozenset((INPUT, WEIGHT, *named))
-    backward = _backward(chain, problem, wanted, settings.backend())
+    asked = settings.backend()
+    keeps = keeping(chain, problem, asked)
+    if keeps is not None:
+        return keeps.plan()
+    backward = _backward(chain, problem, _learnt(chain, problem), asked)
     if backward is not None:
         return backward.plan()
     forward = staged(chain, problem, ELEMENTS[problem.dtype].itemsize)
@@ -88,18 +115,29 @@ def _by_autograd(
 
 @lru_cache(maxsize=4096)
 def _backward(
-    chain: Chain, problem: Problem, wanted: frozenset[str], asked: str | None
+    chain: Chain,
+    problem: Problem,
+    wanted: frozenset[str],
+    asked: str | None,
+    kept: tuple[int, ...] | None = None,
 ) -> Backward | None:
     """How a fused backend finds the gradients of a chain; None where torch alone does.
 
     A backend that leaves the call to a faster one does so for its convolution. The gradients of
     that are torch's in any case, so here it is not passed over.
     """
-    verdicts = dispatch.decide(chain, problem, asked).verdicts
-    chosen = next(backend for backend, verdict in verdicts if verdict.ok)
+    chosen, _ = _chosen(chain, problem, asked)
     try:
-        return None if chosen.kernels is None else Backward(chosen, chain, problem, wanted)
+        if chosen.kernels is None:
+            return None
+        return Backward(chosen, chain, problem, wanted, kept or ())
     except NotImplementedError:
         line = "%s has no kernel for a gradient of %s (%s): torch runs it stage by stage"
         log.once(logging.WARNING, ("gradients", chain), line, chosen.name, chain, problem)
         return None
+
+
+def _chosen(chain: Chain, problem: Problem, asked: str | None) -> tuple[Backend, Verdict]:
+    """The first backend that could run a chain, and what it says of it."""
+    verdicts = dispatch.decide(chain, problem, asked).verdicts
+    return next((backend, verdict) for backend, verdict in verdicts if verdict.ok)

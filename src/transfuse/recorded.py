@@ -5,19 +5,22 @@ where none of them is at work, autograd is all that looks, and the way to it is 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._C._autograd import _profiler_enabled
 
-from transfuse import plain
+from transfuse import plain, settings
 from transfuse.backends.base import Executable, settled
 from transfuse.chain import Chain
 from transfuse.line import INPUT, WEIGHT, operands, split
 from transfuse.problem import Problem
 from transfuse.stages.running import write
 from transfuse.tensors import without_autocast
+
+if TYPE_CHECKING:
+    from transfuse.backends.keeping import Keeping
 
 
 class Recorded:
@@ -46,14 +49,32 @@ class Recorded:
 class Learned:
     """A chain that autograd sees as one node.
 
-    ``run`` computes it; its gradients keep what came in, and nothing more.
+    ``run`` computes it. Its gradients keep what came in, and more where ``keeps`` says so: that is
+    the forward call which gives it beside the result.
     """
 
     def __init__(
-        self, chain: Chain, problem: Problem, backend: str | None, run: Executable
+        self,
+        chain: Chain,
+        problem: Problem,
+        backend: str | None,
+        run: Executable,
+        keeps: "Keeping | None" = None,
     ) -> None:
-        self.chain, self.problem, self.backend, self.run = chain, problem, backend, run
+        self.chain, self.problem, self.backend = chain, problem, backend
+        self.run, self.keeps = run, keeps
         self.recorded = Recorded(chain, problem, backend)
+
+    @classmethod
+    def of(cls, chain: Chain, problem: Problem, backend: str | None, run: Executable) -> "Learned":
+        """A chain that keeps what its plan says."""
+        # Inference needs none of it: an import of the package leaves it alone.
+        from transfuse.gradients import keeping
+
+        keeps = keeping(chain, problem, settings.backend())
+        if keeps is not None and backend not in (None, keeps.backend.name):
+            keeps = None
+        return cls(chain, problem, backend, run, keeps)
 
     def __call__(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
@@ -63,45 +84,51 @@ class Learned:
         return y
 
     def by(self, run: Executable) -> "Learned":
-        """The same, computed by another."""
+        """The same, computed by another backend."""
         return Learned(self.chain, self.problem, self.backend, run)
 
     def like(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
     ) -> "Learned":
-        return self.by(settled(self.run, x, weight, operands, out))
+        run = settled(self.run, x, weight, operands, out)
+        return Learned(self.chain, self.problem, self.backend, run, self.keeps)
 
-    def forward(self, x: Tensor, weight: Tensor, *given: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The result, and the operands as gradients are to see them.
+    def forward(
+        self, x: Tensor, weight: Tensor, *given: Tensor
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """The result, the operands as gradients are to see them, and what is kept beside them.
 
         Running statistics move, and may again before gradients are asked for: these see a copy.
         """
         recorded = self.recorded
         named = dict(zip(recorded.names, given, strict=True))
+        if self.keeps is not None:
+            y, kept = self.keeps(x, weight, named)
+            return y.reshape(self.chain.result(self.problem)), list(given), kept
         seen = named | {name: named[name].clone() for name in recorded.updates}
-        return self.run(x, weight, named), list(seen.values())
+        return self.run(x, weight, named), list(seen.values()), []
 
     def backward(
-        self, wanted: tuple[bool, ...], grad: Tensor, x: Tensor, weight: Tensor, *given: Tensor
+        self, wanted: tuple[bool, ...], grad: Tensor, x: Tensor, weight: Tensor, *saved: Tensor
     ) -> list[Tensor | None]:
         """The gradients by input, weight and operands, of those wanted."""
-        # Inference needs none of it: an import of the package leaves it alone.
         from transfuse.gradients import gradients
 
-        tensors = (x, weight, *given)
+        count = len(self.recorded.names)
+        given, kept = saved[:count], saved[count:]
         whole = torch.is_grad_enabled() or _profiler_enabled()  # torch is to know of these, too
-        if whole or plain.why_not((grad, *tensors)):
+        if whole or plain.why_not((grad, x, weight, *saved)):
             op = torch.ops.transfuse.chain_backward
-            found = iter(op(grad, x, weight, given, *self.recorded.options, list(wanted)))
+            found = iter(op(grad, x, weight, given, *self.recorded.options, list(wanted), kept))
             return [next(found) if wants else None for wants in wanted]
         named = dict(zip(self.recorded.names, given, strict=True))
         names = (INPUT, WEIGHT, *named)
         asked = [name for name, wants in zip(names, wanted, strict=True) if wants]
         with without_autocast(x):
-            by_name = gradients(self.chain, self.problem, grad, x, weight, named, asked)
+            by_name = gradients(self.chain, self.problem, grad, x, weight, named, asked, kept)
         return [
             _lying_as(tensor, by_name[name]) if name in by_name else None
-            for name, tensor in zip(names, tensors, strict=True)
+            for name, tensor in zip(names, (x, weight, *given), strict=True)
         ]
 
 
@@ -116,9 +143,9 @@ class _Chain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, learned: Learned, *tensors: Tensor) -> Tensor:
         x, weight, *given = tensors
-        y, seen = learned.forward(x, weight, *given)
+        y, seen, kept = learned.forward(x, weight, *given)
         ctx.learned = learned
-        ctx.save_for_backward(x, weight, *seen)
+        ctx.save_for_backward(x, weight, *seen, *kept)
         return y
 
     @staticmethod

@@ -12,6 +12,7 @@ from torch import Tensor
 from transfuse.chain import Chain
 from transfuse.plan import Plan
 from transfuse.problem import Problem
+from transfuse.reverse.axes import Axis
 from transfuse.sweeps import Sweep
 
 
@@ -64,6 +65,26 @@ Run = Callable[[Sequence[Tensor]], None]
 """A sweep made ready: it takes the tensors of all slots."""
 
 
+class Scatter(Protocol):
+    """The gradients by input and weight of a convolution whose output max windows see at once.
+
+    ``g``: by what the windows gave; each is that of one output, the first that has its window's
+    value. Those values are looked up in ``values``, the convolution's output, or where that is None
+    computed again from the other tensors. All are of one type; what is None is not written.
+    """
+
+    def __call__(
+        self,
+        g: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        values: Tensor | None,
+        dx: Tensor | None,
+        dw: Tensor | None,
+    ) -> None: ...
+
+
 class Kernels(Protocol):
     """What a fused backend brings for the legs of a route, and for those of gradients."""
 
@@ -73,6 +94,10 @@ class Kernels(Protocol):
 
     def sweep(self, sweep: Sweep, device: torch.device) -> Run:
         """A sweep made ready to run on tensors, by the slots of its views."""
+        ...
+
+    def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
+        """The gradients of a convolution whose output these windows see; None: it has no kernel."""
         ...
 
     def by_address(self, device: torch.device) -> bool:

@@ -92,13 +92,15 @@ def _at(view: View, slots: Sequence[Tensor]) -> Tensor:
     return memory.as_strided(view.sizes, view.strides, memory.storage_offset() + view.offset)
 
 
-def alive(steps: Sequence[Step], wanted: Sequence[Buffer]) -> list[Step]:
-    """The steps that it takes to fill the buffers wanted, in their order."""
-    needed = {id(whole(buffer)) for buffer in wanted}
+def alive(
+    steps: Sequence[Step], wanted: Sequence[Buffer], known: Sequence[Buffer] = ()
+) -> list[Step]:
+    """The steps that it takes to fill the buffers wanted from those known, in their order."""
+    needed, filled = {id(whole(buffer)) for buffer in wanted}, {id(each) for each in known}
     found = []
     for step in reversed(steps):
         written, read = touched(step)
         if any(id(whole(buffer)) in needed for buffer in written):
-            needed |= {id(whole(buffer)) for buffer in read}
+            needed |= {id(whole(buffer)) for buffer in read} - filled
             found.append(step)
     return found[::-1]

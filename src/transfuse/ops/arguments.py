@@ -3,14 +3,23 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from transfuse import settings
 from transfuse.chain import Chain
 from transfuse.checks import sized
 from transfuse.line import joined, operands, outline
 from transfuse.problem import Problem
 from transfuse.remembered import exactly
+
+if TYPE_CHECKING:
+    from transfuse.backends.keeping import Keeping
+
+
+FEWEST = 9
+"""Arguments of ``chain_backward`` behind its tensors, without what was kept."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,21 @@ def _names(line: str) -> list[str]:
 @lru_cache(maxsize=4096)
 def _outline(line: str) -> Chain:
     return joined(line, [1.0] * outline(line)[1])
+
+
+def keeping(
+    options: Options, x: Tensor, weight: Tensor, named: dict[str, Tensor], backend: str
+) -> "Keeping | None":
+    """The forward call that keeps what gradients read, where that is cheaper.
+
+    None as well where another backend is asked for than the one that finds gradients.
+    """
+    # Inference needs none of it: an import of the package leaves it alone.
+    from transfuse.gradients import keeping as found
+
+    whole = fitted(options.chain, named)
+    kept = found(whole, options.problem(whole, x, weight, exotic=False), settings.backend())
+    return kept if kept is not None and backend in ("", kept.backend.name) else None
 
 
 def fitted(chain: Chain, named: dict[str, Tensor]) -> Chain:

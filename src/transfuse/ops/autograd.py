@@ -1,6 +1,7 @@
 """The operations to autograd and to the transforms of ``torch.func``.
 
-A chain keeps its inputs alone; its gradients are an operation in turn. Where these have to be
+A chain keeps its inputs, and more where its plan says that this is cheaper than to compute it
+again; its gradients are an operation in turn. Where these have to be
 differentiated again, and in transforms and forward mode, torch operations stand for either: each of
 them has all the rules there are.
 """
@@ -14,11 +15,13 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.library import Library
 
+from transfuse import plain
 from transfuse.ops import decomposition
-from transfuse.ops.arguments import Options
+from transfuse.ops.arguments import Options, keeping
 
 
 def register(library: Library) -> None:
+    library.impl("chain_keeping", chain_keeping, "Autograd")  # type: ignore[no-untyped-call]
     for name, kernel in (
         ("chain", chain),
         ("chain_updating", chain_updating),
@@ -33,6 +36,8 @@ def chain(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> 
     if _transformed():
         return decomposition.chain(x, weight, operands, *rest)
     if _learns(x, weight, *operands):
+        if _keeps(x, weight, operands, *rest):
+            return chain_keeping(x, weight, operands, *rest)[0]
         y: Tensor = _Chain.apply(rest, x, weight, *operands)  # type: ignore[no-untyped-call]
         return y
     return _below(torch.ops.transfuse.chain, x, weight, operands, *rest)  # type: ignore[no-any-return]
@@ -50,6 +55,16 @@ def chain_updating(
     return y, moved
 
 
+def chain_keeping(
+    x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, list[Tensor]]:
+    if _learns(x, weight, *operands):
+        y, *kept = _Keeping.apply(rest, x, weight, *operands)  # type: ignore[no-untyped-call]
+    else:
+        y, kept = _below(torch.ops.transfuse.chain_keeping, x, weight, operands, *rest)
+    return y, kept
+
+
 def chain_backward(
     grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
 ) -> list[Tensor]:
@@ -59,6 +74,14 @@ def chain_backward(
         return decomposition.differentiable(grad, x, weight, operands, *rest)
     op = torch.ops.transfuse.chain_backward
     return _below(op, grad, x, weight, operands, *rest)  # type: ignore[no-any-return]
+
+
+def _keeps(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> bool:
+    """Whether a call keeps more than its tensors. A trace is to hold for other sizes, too."""
+    if plain.why_not((x, weight, *operands)):
+        return False
+    options = Options(*rest[:-1])
+    return keeping(options, x, weight, options.named(operands), rest[-1]) is not None
 
 
 def _transformed() -> bool:
@@ -91,6 +114,29 @@ class _Chain(torch.autograd.Function):
         wanted = list(ctx.needs_input_grad[1:])
         op = torch.ops.transfuse.chain_backward
         found = iter(op(grad, x, weight, operands, *ctx.options, wanted))
+        return None, *(next(found) if wants else None for wants in wanted)
+
+
+class _Keeping(torch.autograd.Function):
+    """What is kept comes out beside the result, and back into the operation for gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, rest: tuple[Any, ...], *tensors: Tensor) -> Any:
+        ctx.options, ctx.given = rest[:-1], len(tensors)
+        x, weight, *operands = tensors
+        y, kept = _below(torch.ops.transfuse.chain_keeping, x, weight, operands, *rest)
+        ctx.mark_non_differentiable(*kept)
+        ctx.save_for_backward(*tensors, *kept)
+        return y, *kept
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: object) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        x, weight, *operands = saved[: ctx.given]
+        wanted = list(ctx.needs_input_grad[1:])
+        op = torch.ops.transfuse.chain_backward
+        given = (grad, x, weight, operands, *ctx.options, wanted, saved[ctx.given :])
+        found = iter(op(*given))
         return None, *(next(found) if wants else None for wants in wanted)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from transfuse.backends.eager import evaluated
 from transfuse.backends.memory import memory_format
 from transfuse.ops import strides
-from transfuse.ops.arguments import Options, fitted
+from transfuse.ops.arguments import FEWEST, Options, fitted
 from transfuse.tensors import without_autocast
 
 
@@ -56,7 +56,7 @@ def chain_backward(
     grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
 ) -> list[Tensor]:
     """``transfuse::chain_backward`` in torch operations."""
-    *options, wanted = rest
+    *options, wanted = rest[:FEWEST]
 
     def forward(*tensors: Tensor) -> Tensor:
         return _evaluated(Options(*options), tensors[0], tensors[1], tensors[2:], {})
@@ -70,7 +70,7 @@ def differentiable(
     grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
 ) -> list[Tensor]:
     """``transfuse::chain_backward`` in torch operations that have gradients of any order."""
-    *options, wanted = rest
+    *options, wanted = rest[:FEWEST]
     with torch.enable_grad(), without_autocast(x):
         # Of aliases, so that a tensor that is given twice has two gradients.
         given = [each.view_as(each) for each in (x, weight, *operands)]

@@ -8,14 +8,16 @@ from torch import Tensor
 from torch.library import Library
 
 from transfuse import checks, dispatch
+from transfuse.backends.memory import memory_format
 from transfuse.ops import strides
-from transfuse.ops.arguments import Options, fitted
+from transfuse.ops.arguments import FEWEST, Options, fitted, keeping
 
 
 def register(library: Library) -> None:
     for name, fake in (
         ("chain", chain),
         ("chain_updating", chain_updating),
+        ("chain_keeping", chain_keeping),
         ("chain_backward", chain_backward),
     ):
         # What register_fake does, too, but that looks through source files first.
@@ -49,9 +51,27 @@ def chain_updating(
     return _result(options, x, weight, operands, rest[-1]), moved
 
 
+def chain_keeping(
+    x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, list[Tensor]]:
+    options = Options(*rest[:-1])
+    options.expect_pure()
+    y = _result(options, x, weight, operands, rest[-1])
+    kept = keeping(options, x, weight, options.named(operands), rest[-1])
+    return y, [
+        torch.empty(
+            form.dims,
+            dtype=form.dtype,
+            device=x.device,
+            memory_format=memory_format(form.dims, form.last),
+        )
+        for form in (kept.forms if kept else ())
+    ]
+
+
 def chain_backward(
     grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
 ) -> list[Tensor]:
-    wanted = rest[-1]
+    wanted = rest[FEWEST - 1]
     tensors = (x, weight, *operands)
     return [torch.empty_like(t) for t, wants in zip(tensors, wanted, strict=True) if wants]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from transfuse.line import outline
+from transfuse.ops.arguments import FEWEST
 from transfuse.problem import Shape
 
 MODULE = "torch.utils.flop_counter"
@@ -51,7 +52,7 @@ def _formulas() -> None:
     from torch.utils.flop_counter import register_flop_formula
 
     ops = torch.ops.transfuse
-    register_flop_formula([ops.chain, ops.chain_updating])(_forward)
+    register_flop_formula([ops.chain, ops.chain_updating, ops.chain_keeping])(_forward)
     register_flop_formula(ops.chain_backward)(_backward)
 
 
@@ -63,9 +64,11 @@ def _forward(x: Sequence[int], weight: Sequence[int], operands: Any, *rest: Any,
 def _backward(
     grad: Any, x: Sequence[int], weight: Sequence[int], operands: Any, *rest: Any, **_: Any
 ) -> int:
-    """A convolution for each of the two tensors whose gradient is wanted; and the forward's."""
-    _, line, *_options, wanted = rest
-    return (1 + int(sum(wanted[:2]))) * _convolution(x, weight, line)
+    """A convolution for each of the two tensors whose gradient is wanted; and the forward's,
+    unless something was kept of it."""
+    _, line, *_options, wanted = rest[:FEWEST]
+    again = not any(rest[FEWEST:])
+    return (again + int(sum(wanted[:2]))) * _convolution(x, weight, line)
 
 
 def _convolution(x: Sequence[int], weight: Sequence[int], line: str) -> int:

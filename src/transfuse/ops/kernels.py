@@ -8,11 +8,11 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch.library import Library
 
-from transfuse import front, remembered
+from transfuse import checks, front, plain, remembered
 from transfuse.chain import Chain
 from transfuse.line import INPUT, WEIGHT
 from transfuse.ops import strides
-from transfuse.ops.arguments import Options, fitted
+from transfuse.ops.arguments import FEWEST, Options, fitted, keeping
 from transfuse.problem import Problem
 from transfuse.tensors import without_autocast
 
@@ -21,6 +21,7 @@ def register(library: Library) -> None:
     for name, kernel in (
         ("chain", chain),
         ("chain_updating", chain_updating),
+        ("chain_keeping", chain_keeping),
         ("chain_backward", chain_backward),
     ):
         library.impl(name, kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -55,20 +56,36 @@ def chain_updating(
     return y, [*moved.values()]
 
 
+def chain_keeping(
+    x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
+) -> tuple[Tensor, list[Tensor]]:
+    options = Options(*rest[:-1])
+    options.expect_pure()
+    named = options.named(operands)
+    kept = keeping(options, x, weight, named, rest[-1])
+    if kept is None or plain.why_not((x, weight, *operands)):
+        return _run(options, x, weight, named, rest[-1]), []
+    checks.expect(kept.again.chain, kept.problem, x, weight, named)
+    with without_autocast(x), torch.no_grad():
+        y, found = kept(x, weight, named)
+    y = y.reshape(kept.again.chain.result(kept.problem))
+    return strides.laid(y, strides.of_result(y.shape, x)), found
+
+
 def chain_backward(
     grad: Tensor, x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
 ) -> list[Tensor]:
     # Inference needs none of it: an import of the package leaves it alone.
     from transfuse.gradients import gradients
 
-    *given, wanted = rest
+    *given, wanted, kept = rest if len(rest) > FEWEST else (*rest, None)
     options = Options(*given)
     named = options.named(operands)
     whole, problem = _computed(options, x, weight, named)
     tensors = {INPUT: x, WEIGHT: weight, **named}
     names = [name for name, wants in zip(tensors, wanted, strict=True) if wants]
     with without_autocast(x), _Autograd():
-        found = gradients(whole, problem, grad, x, weight, named, names)
+        found = gradients(whole, problem, grad, x, weight, named, names, kept or ())
     results = [
         strides.laid(found[name], torch.empty_like(tensors[name], device="meta").stride())
         for name in names

@@ -18,11 +18,12 @@ from transfuse.maths.expr import Call, Expr, Name, X, call, folded
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import ONE, ZERO, derivative
 from transfuse.reverse.adaptive import adaptive
+from transfuse.reverse.axes import axes_of
 from transfuse.reverse.factors import factored
 from transfuse.reverse.shares import EXTREMES, SHARES
 from transfuse.reverse.steps import Step, each_leg, fold_leg, same
 from transfuse.reverse.tape import Joined, Reduced, Region, Shuffled, Slid, Taken, Tape
-from transfuse.reverse.windows import Windows, axes_of
+from transfuse.reverse.windows import Windows
 from transfuse.stages.walk import Given, Statistic
 from transfuse.sweeping import (
     LARGEST,

@@ -18,7 +18,8 @@ class Task:
     """A step that is no sweep: what it does in words, and how, on tensors.
 
     ``run`` takes the tensors it writes, in order, and those it reads, by name. An operand of the
-    call that is read whole, and so has no dims here, is the very tensor that was given.
+    call that is read whole, and so has no dims here, is the very tensor that was given. ``again``:
+    it is the convolution, which the forward call had computed before.
     """
 
     does: str
@@ -26,6 +27,7 @@ class Task:
     reads: tuple[tuple[str, Seen], ...]
     run: Callable[[Sequence[Tensor], Mapping[str, Tensor]], None]
     flops: int = 0
+    again: bool = False
 
 
 Step = Leg | Task

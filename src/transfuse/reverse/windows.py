@@ -9,11 +9,9 @@ A maximum goes to the first input that has it, and of NaNs to the last, as in to
 is, is a number for each window: its tap, or ``-1 - tap`` of a NaN.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +20,7 @@ from transfuse.maths import either, eq, minimum, no, where
 from transfuse.maths.expr import INF, Expr, X, constant, substituted
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import ZERO
+from transfuse.reverse.axes import Axis
 from transfuse.reverse.steps import CONSTANTS, Step, Task, each_leg, fold_leg, same
 from transfuse.sweeping import Buffer, Look, Seen, then
 
@@ -31,69 +30,6 @@ FEW = 32
 """Taps of a tile that are sooner taken one by one than folded."""
 NONE = 2.0**127
 """What stands beyond the tensor: a value that is nobody's maximum."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """Windows along one axis: inputs, outputs, and which inputs an output's taps are."""
-
-    n: int
-    outputs: int
-    kernel: int
-    stride: int
-    padding: int
-    dilation: int
-
-    @property
-    def tiles(self) -> bool:
-        apart = self.kernel == self.stride and not self.padding and self.dilation == 1
-        return apart and self.outputs * self.kernel <= self.n
-
-    @property
-    def counts(self) -> list[int]:
-        """How many inputs each window has."""
-        starts = (o * self.stride - self.padding for o in range(self.outputs))
-        taps = range(self.kernel)
-        return [sum(0 <= at + k * self.dilation < self.n for k in taps) for at in starts]
-
-    @property
-    def padded(self) -> list[int]:
-        """The same with those of the padding, but not what is beyond it."""
-        end = self.n + self.padding
-        starts = (o * self.stride - self.padding for o in range(self.outputs))
-        return [sum(at + k * self.dilation < end for k in range(self.kernel)) for at in starts]
-
-    def phases(self) -> Iterator[tuple[int, int, dict[int, int]]]:
-        """For each phase: its first input, how many there are, and by tap the output of the first.
-
-        That output may be none: before the first, or for later inputs after the last.
-        """
-        for first in range(min(self.stride, self.n)):
-            at = first + self.padding
-            taps = [k for k in range(self.kernel) if (at - k * self.dilation) % self.stride == 0]
-            count = (self.n - first - 1) // self.stride + 1
-            yield first, count, {k: (at - k * self.dilation) // self.stride for k in taps}
-
-    def margins(self) -> tuple[int, int]:
-        """Outputs that phases ask for before the first and after the last."""
-        before = after = 0
-        for _, count, taps in self.phases():
-            for output in taps.values():
-                before = max(before, -output)
-                after = max(after, output + count - self.outputs)
-        return before, after
-
-
-def axes_of(dims: Sequence[int], outputs: Sequence[int], options: dict[str, Any]) -> list[Axis]:
-    """The windows of each spatial axis; raises where adaptive ones are of several sizes."""
-    if not options.get("adaptive"):
-        keys = ("kernel", "stride", "padding", "dilation")
-        return [
-            Axis(*each) for each in zip(dims[2:], outputs, *(options[k] for k in keys), strict=True)
-        ]
-    if any(n % m for n, m in zip(dims[2:], outputs, strict=True)):
-        raise NotImplementedError
-    return [Axis(n, m, n // m, n // m, 0, 1) for n, m in zip(dims[2:], outputs, strict=True)]
 
 
 class Windows:

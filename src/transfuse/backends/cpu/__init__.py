@@ -15,13 +15,23 @@ import torch
 from torch import Tensor
 
 from transfuse.backends import legs
-from transfuse.backends.base import Backend, Executable, Kernels, Run, Verdict
-from transfuse.backends.cpu import library, lower, results, single, sweeps, threads, weights
+from transfuse.backends.base import Backend, Executable, Kernels, Run, Scatter, Verdict
+from transfuse.backends.cpu import (
+    library,
+    lower,
+    results,
+    single,
+    sweeps,
+    threads,
+    weights,
+    winners,
+)
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
 from transfuse.plan import Choice, Plan, fused
 from transfuse.problem import Problem
+from transfuse.reverse.axes import Axis
 from transfuse.rewrite import rewritten
 from transfuse.route import NoRoute, Route, route
 from transfuse.stages.running import Running, write
@@ -87,6 +97,9 @@ class _Kernels:
     def sweep(self, sweep: Sweep, device: torch.device) -> Run:
         run = sweeps.prepare(sweep)
         return lambda slots: run([tensor.data_ptr() for tensor in slots])
+
+    def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
+        return winners.prepare(problem, windows)
 
     def by_address(self, device: torch.device) -> bool:
         return True

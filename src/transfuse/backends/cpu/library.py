@@ -181,6 +181,36 @@ class Sweep(ctypes.Structure):
     )
 
 
+class Winners(ctypes.Structure):
+    """``transfuse_winners``"""
+
+    _fields_ = (
+        ("element", ctypes.c_int32),
+        ("batch", ctypes.c_int64),
+        ("in_channels", ctypes.c_int64),
+        ("out_channels", ctypes.c_int64),
+        ("groups", ctypes.c_int64),
+        ("spatial", Sizes),
+        ("kernel", Sizes),
+        ("stride", Sizes),
+        ("padding", Sizes),
+        ("dilation", Sizes),
+        ("outputs", Sizes),
+        ("windows", Sizes),
+        ("window", Sizes),
+        ("window_stride", Sizes),
+        ("window_padding", Sizes),
+        ("window_dilation", Sizes),
+        ("gradient", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("input", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("by_input", ctypes.c_void_p),
+        ("by_weights", ctypes.c_void_p),
+    )
+
+
 def element(tensor: Tensor) -> int:
     """The number of a tensor's type."""
     return ELEMENTS.index(BY_DTYPE[tensor.dtype].name)
@@ -248,6 +278,7 @@ def abi() -> list[str]:
         layout("program", Program),
         layout("view", View),
         layout("sweep", Sweep),
+        layout("winners", Winners),
     ]
 
 
@@ -299,6 +330,7 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
         *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
     )
     core.transfuse_sweep_run.argtypes = (ctypes.POINTER(Sweep), ctypes.c_int32)
+    core.transfuse_winners_run.argtypes = (ctypes.POINTER(Winners), ctypes.c_int32)
     return core
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transfuse import settings
 from transfuse.backends import legs
-from transfuse.backends.base import Backend, Executable, Kernels, Run, Verdict
+from transfuse.backends.base import Backend, Executable, Kernels, Run, Scatter, Verdict
 from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import lower, versus_cudnn
 from transfuse.backends.triton.engines.served import Explained
@@ -24,6 +24,7 @@ from transfuse.elements import ELEMENTS
 from transfuse.errors import Declined
 from transfuse.plan import Pass, Plan, fused, machine
 from transfuse.problem import Problem
+from transfuse.reverse.axes import Axis
 from transfuse.route import NoRoute, Route, route
 from transfuse.stages.actions import Pool
 from transfuse.sweeps import Sweep
@@ -122,6 +123,9 @@ class _Kernels:
 
         run: Run = sweeps.prepare(sweep, device)
         return run
+
+    def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
+        return None
 
     def by_address(self, device: torch.device) -> bool:
         return device.type == "cuda"  # Triton's interpreter reads the tensors

@@ -144,6 +144,12 @@ struct Abi {
         FIELD(sweep, others), FIELD(sweep, outs), FIELD(sweep, before), FIELD(sweep, after), FIELD(sweep, inputs);
         FIELD(sweep, kernel), FIELD(sweep, stride), FIELD(sweep, padding), FIELD(sweep, dilation);
         FIELD(sweep, adaptive), FIELD(sweep, counts_padding), FIELD(sweep, divisor);
+        add("\nwinners %zu:", sizeof(transfuse_winners));
+        FIELD(winners, element), FIELD(winners, batch), FIELD(winners, in_channels), FIELD(winners, out_channels), FIELD(winners, groups);
+        FIELD(winners, spatial), FIELD(winners, kernel), FIELD(winners, stride), FIELD(winners, padding), FIELD(winners, dilation);
+        FIELD(winners, outputs), FIELD(winners, windows), FIELD(winners, window), FIELD(winners, window_stride), FIELD(winners, window_padding);
+        FIELD(winners, window_dilation), FIELD(winners, gradient), FIELD(winners, values), FIELD(winners, bias), FIELD(winners, input);
+        FIELD(winners, weights), FIELD(winners, by_input), FIELD(winners, by_weights);
 #undef FIELD
     }
     template <class... V> void add(const char* format, V... values) noexcept {
@@ -251,5 +257,12 @@ int transfuse_sweep_run(const transfuse_sweep* sweep, int32_t threads) {
     return guarded([&] {
         validate_sweep(sweep);
         choice().engine->sweep(*sweep, startable(threads));
+    });
+}
+
+int transfuse_winners_run(const transfuse_winners* winners, int32_t threads) {
+    return guarded([&] {
+        validate_winners(winners);
+        choice().engine->winners(*winners, startable(threads));
     });
 }

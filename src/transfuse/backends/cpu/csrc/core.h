@@ -3,6 +3,7 @@
 #define TRANSFUSE_CORE_H
 #include "program.h"
 #include "sweep.h"
+#include "winners.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -48,6 +49,7 @@ int transfuse_run(const transfuse_program* program, int32_t threads);
 int transfuse_run_unless_changed(const transfuse_program* program, int32_t threads, const void* data,
                                  int64_t bytes, const uint64_t* digest);
 int transfuse_sweep_run(const transfuse_sweep* sweep, int32_t threads);
+int transfuse_winners_run(const transfuse_winners* winners, int32_t threads);
 
 #ifdef __cplusplus
 }

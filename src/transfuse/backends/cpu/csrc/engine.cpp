@@ -558,8 +558,9 @@ static void pack_weights(const transfuse_program& p, const void* weights, const 
 }
 
 void sweep(const transfuse_sweep& s, int threads);  // sweeps.cpp
+void winners(const transfuse_winners& w, int threads);  // winners.cpp
 
 extern const transfuse_engine ENGINE;
-const transfuse_engine ENGINE = {run, packed_bytes, pack_weights, digest, sweep};
+const transfuse_engine ENGINE = {run, packed_bytes, pack_weights, digest, sweep, winners};
 
 }  // namespace TF_NAMESPACE

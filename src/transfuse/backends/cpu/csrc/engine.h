@@ -4,6 +4,7 @@
 
 #include "program.h"
 #include "sweep.h"
+#include "winners.h"
 
 struct transfuse_engine {
     void (*run)(const transfuse_program&, int threads);
@@ -11,4 +12,5 @@ struct transfuse_engine {
     void (*pack)(const transfuse_program&, const void* weights, const int64_t* strides, void* to);
     void (*digest)(const void* data, int64_t bytes, int threads, uint64_t* found);
     void (*sweep)(const transfuse_sweep&, int threads);
+    void (*winners)(const transfuse_winners&, int threads);
 };

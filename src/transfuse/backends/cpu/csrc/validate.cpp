@@ -252,6 +252,37 @@ void validate_sweep(const transfuse_sweep* sweep) {
     if (!two) within("element of a view", s.outs[1].element, 0, TF_ELEMENTS - 1);
 }
 
+void validate_winners(const transfuse_winners* winners) {
+    present("winners", winners);
+    const transfuse_winners& w = *winners;
+    within("element", w.element, TF_F32, TF_F64);
+    within("batch", w.batch, 0, MOST);
+    within("in_channels", w.in_channels, 1, MOST);
+    within("out_channels", w.out_channels, 1, MOST);
+    divides("in_channels", w.groups, w.in_channels);
+    divides("out_channels", w.groups, w.out_channels);
+    for (int a = 0; a < 3; a++) {
+        within("spatial size", w.spatial[a], 1, MOST);
+        within("kernel", w.kernel[a], 1, LARGEST);
+        within("stride", w.stride[a], 1, LARGEST);
+        within("padding", w.padding[a], -LARGEST, LARGEST);
+        within("dilation", w.dilation[a], 1, LARGEST);
+        within("outputs", w.outputs[a], 1, MOST);
+        within("windows", w.windows[a], 1, LARGEST);
+        within("kernel of a pool", w.window[a], 1, LARGEST);
+        within("stride of a pool", w.window_stride[a], 1, LARGEST);
+        within("padding of a pool", w.window_padding[a], 0, w.window[a] / 2);
+        within("dilation of a pool", w.window_dilation[a], 1, LARGEST);
+    }
+    addressable("input", {w.batch, w.in_channels, {w.spatial[0], w.spatial[1], w.spatial[2]}});
+    addressable("the convolution's output", {w.batch, w.out_channels, {w.outputs[0], w.outputs[1], w.outputs[2]}});
+    addressable("a pool's output", {w.batch, w.out_channels, {w.windows[0], w.windows[1], w.windows[2]}});
+    addressable("kernel", {w.in_channels, w.out_channels, {w.kernel[0], w.kernel[1], w.kernel[2]}});
+    present("gradient", w.gradient);
+    present("input", w.input);
+    present("weights", w.weights);
+}
+
 int64_t elements(const char* name, const int64_t* dims, size_t count) {
     int64_t all = 1;
     bool none = false;

@@ -6,6 +6,7 @@
 
 #include "program.h"
 #include "sweep.h"
+#include "winners.h"
 
 constexpr int64_t LARGEST = INT32_MAX;        // of a stride, padding or dilation, as in torch
 constexpr int64_t FARTHEST = int64_t(1) << 33;  // of an output padding: of what two paddings may come to
@@ -37,3 +38,6 @@ void validate_values(const void* values, int64_t count, int32_t element);
 
 // A sweep as `transfuse_sweep_run` takes it.
 void validate_sweep(const transfuse_sweep* sweep);
+
+// Gradients behind max windows as `transfuse_winners_run` takes them.
+void validate_winners(const transfuse_winners* winners);

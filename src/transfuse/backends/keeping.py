@@ -1,0 +1,147 @@
+"""The forward call of a step of training that keeps what its gradients would compute again.
+
+Its steps are those by which ``Backward`` begins: the convolution, then sweeps over its output. What
+the steps back read of them is kept, where two convolutions of a step and a result in one kernel
+cost more than one convolution and its output in memory.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor
+
+from transfuse.backends.backward import KERNEL, Backward, keeps, written
+from transfuse.backends.base import Backend
+from transfuse.backends.memory import INPUT as READ
+from transfuse.backends.memory import RESULT
+from transfuse.backends.schedule import Schedule, alive
+from transfuse.chain import Chain
+from transfuse.maths.expr import X
+from transfuse.plan import Pass, Plan, figure, machine
+from transfuse.problem import Problem
+from transfuse.reverse.steps import Step, each_leg, same
+from transfuse.sweeping import Buffer, Seen
+
+PRICE = 16
+"""Times that it takes to write what is kept: so much must be saved, since memory has other uses."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A tensor that is kept; ``last``: channels innermost."""
+
+    dims: tuple[int, ...]
+    dtype: torch.dtype
+    last: bool
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.dims) * self.dtype.itemsize
+
+
+class Keeping:
+    """A chain's forward call, and what it keeps for the gradients by its tensors of these names.
+
+    ``kept``: by number, of the buffers that its steps fill; ``forms``: the tensors beside the
+    result, what the convolution reads first where stages stand before it.
+    """
+
+    def __init__(
+        self, backend: Backend, chain: Chain, problem: Problem, names: frozenset[str]
+    ) -> None:
+        self.backend, self.problem, self.names = backend, problem, names
+        self.again = again = Backward(backend, chain, problem, names)
+        self.kept = again.needs
+        _, first, tape = again.forward(backend)
+        made = written([*first, *tape.legs])
+        held = [made[i] for i in self.kept]
+        tape.store()
+        steps: list[Step] = [*first, *tape.legs]
+        result = tape.buffer
+        if any(result is each for each in held):
+            result = Buffer(result.dims)
+            copied = {"x": Seen(tape.buffer, same)}
+            steps.append(each_leg("copy the result", Seen(result, same), X, copied))
+        result.given = RESULT
+        for i, each in zip(self.kept, held, strict=True):
+            each.given = keeps(i)
+        self.steps = alive(steps, [result, *held])
+        between = again.kernels.between(problem)
+        self.forms = [Form(each.dims, between, again.last and not each.statistic) for each in held]
+        if again.head:
+            read = Form(again.dims[again.chain.at], again.source, again.last)
+            self.forms.insert(0, read)
+        self.schedule = Schedule(self.steps, again.kernels, between, again.last)
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The result, and what is kept."""
+        again = self.again
+        source, found = x, [*self._memory(x.device)]
+        if again.head:
+            source = found[0] = again.read(x, operands)
+        y = again.kernels.empty(again.dims[-1], x.dtype, again.last, x.device)
+        held = dict(zip(map(keeps, self.kept), found[-len(self.kept) :], strict=True))
+        self.schedule({READ: source, KERNEL: weight, **operands, RESULT: y, **held})
+        return y, found
+
+    def _memory(self, device: torch.device) -> Iterable[Tensor]:
+        skipped = 1 if self.again.head else 0
+        for at, form in enumerate(self.forms):
+            dims = (0,) if at < skipped else form.dims
+            yield self.again.kernels.empty(dims, form.dtype, form.last, device)
+
+    @cached_property
+    def backward(self) -> Backward:
+        """The gradients from what is kept."""
+        again = self.again
+        return Backward(self.backend, again.chain, self.problem, self.names, self.kept)
+
+    @property
+    def passes(self) -> list[Pass]:
+        head = self.again.head.steps if self.again.head else ()
+        return [*self.again.passes([*head, *self.steps])]
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """What a step takes by the rates of the machine: so, and where nothing is kept."""
+        plain = self.backend.plan(self.again.chain, self.problem).passes
+        kept, again = self.backward.plan().passes, self.again.plan().passes
+        return self._seconds([*self.passes, *kept]), self._seconds([*plain, *again])
+
+    @property
+    def cheaper(self) -> bool:
+        """Whether what is kept is worth its memory."""
+        so, otherwise = self.seconds
+        written = machine(self.problem.device).seconds(self.problem.arithmetic, 0, self.nbytes)
+        return so + PRICE * written < otherwise
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that is kept."""
+        return sum(form.nbytes for form in self.forms)
+
+    def plan(self) -> Plan:
+        """That of the gradients, with what is kept and why."""
+        plan, (so, otherwise) = self.backward.plan(), self.seconds
+        size = figure(self.nbytes / 1e6)
+        note = (
+            f"the forward call keeps {size} MB for it: by the rates of this machine a step takes "
+            f"{_milliseconds(so)}, and {_milliseconds(otherwise)} where all is computed again"
+        )
+        return replace(plan, note="; ".join(filter(None, (note, plan.note))))
+
+    def _seconds(self, passes: Sequence[Pass]) -> float:
+        rates, values = machine(self.problem.device), prod(self.again.dims[self.again.chain.at + 1])
+        convolves = sum(1 for each in passes if each.flops)
+        flops = sum(each.flops for each in passes) + convolves * rates.per_value * values
+        traffic = sum(each.bytes for each in passes)
+        return rates.seconds(self.problem.arithmetic, flops, traffic)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
