@@ -66,6 +66,8 @@ WITH = {
 }
 
 
+# torch's export warns of what torch has deprecated, in torch's own code.
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")
 @pytest.mark.parametrize("path", WITH["python"], ids=name)
 def test_python_blocks_run(path: Path) -> None:
     """In order, in one namespace. Blocks that are not meant to run are marked ``py``.
