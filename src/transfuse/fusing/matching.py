@@ -283,7 +283,7 @@ class _Growing:
         """Take in the operation that makes the input; whether it is a pool."""
         node = self.match.x
         reading = read(node)
-        if reading is None or node in self.others or [*node.users] != [self._first()]:
+        if reading is None or node in self.others or not {*node.users} <= {*self.match.taken}:
             raise NoStage("")
         if isinstance(reading.row, Whole) and not pooled:
             value = reading.bound["input"]
@@ -305,11 +305,6 @@ class _Growing:
             raise NoStage("")
         self._put_before(region, value, self._mapped(known, value))
         return False
-
-    def _first(self) -> Node:
-        """The operation that reads the input of all."""
-        (first,) = [node for node in self.match.taken if self.match.x in node.all_input_nodes]
-        return first
 
     def _region_before(self, last: Node) -> tuple[list[Node], Node]:
         """The fewest pointwise operations that make a value of one other, and that one."""
