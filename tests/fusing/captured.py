@@ -19,11 +19,23 @@ class Examples(fx.Interpreter):
         return found
 
 
+class Tracer(fx.Tracer):
+    """Buffers are values of the graph, too."""
+
+    proxy_buffer_attributes = True
+
+
+def traced(module: nn.Module | Callable[..., Any]) -> fx.GraphModule:
+    tracer = Tracer()
+    graph = tracer.trace(module)
+    return fx.GraphModule(tracer.root, graph)
+
+
 def fused(
     module: nn.Module | Callable[..., Any], inputs: Sequence[Any] = ()
 ) -> tuple[fx.GraphModule, fx.GraphModule, list[Site]]:
     """A traced module, the same rewritten, and what became of it; ``inputs`` are its examples."""
-    before = fx.symbolic_trace(module)
+    before = traced(module)
     after = deepcopy(before)
     if inputs:
         Examples(after).run(*deepcopy(list(inputs)))
