@@ -96,12 +96,14 @@ def close(a: Any, b: Any, tolerance: float = 1e-11) -> None:
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-def same(before: nn.Module, after: nn.Module, inputs: Sequence[Any]) -> None:
+def same(
+    before: nn.Module, after: nn.Module, inputs: Sequence[Any], tolerance: float = 1e-11
+) -> None:
     """Both modules give the same: values, gradients, and what their buffers become."""
     one, of_one = gradients(before, inputs)
     other, of_other = gradients(after, inputs)
     close(one, other)
-    close(of_one, of_other)
+    close(of_one, of_other, tolerance)
     buffers = dict(after.named_buffers())
     for name, each in before.named_buffers():
         close(each, buffers[name])
