@@ -38,8 +38,8 @@ class Effects:
         return frozenset().union(*(self._memory[node] for node in nodes))
 
     def fresh(self, node: Node) -> bool:
-        """Whether a value is memory of its own."""
-        return self._memory[node] == {node}
+        """Whether a value is memory of its own, made in the graph."""
+        return node.op.startswith("call") and self._memory[node] == {node}
 
     def in_the_way(self, taken: Iterable[Node], last: Node) -> str:
         """Why operations cannot move to where ``last`` stands; empty where they can."""
@@ -85,6 +85,7 @@ class Effects:
 
 
 def _passes_on(reading: Reading) -> bool:
+    """Whether it gives what it is given, as dropout does that drops nothing."""
     return not isinstance(reading.row, Pointwise | Whole) and reading.row.name not in (
         "cat",
         "clone",
