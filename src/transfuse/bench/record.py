@@ -12,6 +12,8 @@ from typing import Any
 VERSION = 1
 OURS = "transfuse"
 BASELINE = "torch eager"
+MODEL = "model"
+"""The slug of whole models, as if they were one operator; which one is the row's name."""
 
 
 @dataclass(frozen=True)

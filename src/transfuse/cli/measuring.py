@@ -1,6 +1,7 @@
 """bench and report: measure, compare, and show."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -13,9 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from transfuse.bench.compare import Change, compare
-from transfuse.bench.record import BASELINE, OURS, Row, Spread
+from transfuse.bench.peers import Peer
+from transfuse.bench.record import BASELINE, MODEL, OURS, Row, Spread
 from transfuse.bench.session import Session, classes, variants
-from transfuse.bench.subjects import SETS, subjects
+from transfuse.bench.subjects import SETS, Subject, subjects
+from transfuse.bench.ways import Way, ways
+from transfuse.bench.whole import MODELS_SET, Whole, models
+from transfuse.cli.model_table import milliseconds, model_table
 from transfuse.cli.output import Json, Slugs, err, out, print_json
 from transfuse.machine import place
 
@@ -26,13 +31,22 @@ def bench(
     slugs: Slugs = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help=f"Cases: {', '.join(SETS)}. Default: cpu, on a GPU benchmark."),
+        typer.Option(
+            "--set",
+            help=f"Cases: {', '.join((*SETS, MODELS_SET))}. Default: cpu, on a GPU benchmark.",
+        ),
     ] = None,
     case: Annotated[
         list[str] | None, typer.Option(help="A case by name, or any problem line with scalars.")
     ] = None,
     precision: Annotated[
         list[str] | None, typer.Option(help="fp32 (ieee), tf32, fp16, bf16, fp64.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A whole model by name, or FILE.py:Name.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option("--input", help="The model's input, 1x3x64x64; one each.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     peer: Annotated[
@@ -60,12 +74,20 @@ def bench(
     if comparison:
         return _compare(*comparison, as_json)
     here = place(device)
-    wanted = sets or ([] if case else ["cpu" if here == "cpu" else "benchmark"])
+    measured: Sequence[Subject | Whole]
+    beside: Mapping[str, Peer] | Mapping[str, Way]
+    if model or shape or MODELS_SET in (sets or ()):
+        if slugs or case or set(sets or ()) - {MODELS_SET}:
+            raise ValueError("models are measured by themselves, without operators, cases and sets")
+        measured, beside = models(model or [], shape or [], here), ways(peer)
+    else:
+        wanted = sets or ([] if case else ["cpu" if here == "cpu" else "benchmark"])
+        measured, beside = subjects(slugs or [], wanted, case or [], here), variants(peer)
     path = resume or output or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}.jsonl")
     session = Session(
-        subjects(slugs or [], wanted, case or [], here),
+        measured,
         classes(precision, here),
-        variants(peer),
+        beside,
         here,
         path,
         ["transfuse", *sys.argv[1:]],
@@ -89,7 +111,7 @@ def bench(
     if as_json:
         print_json({"file": str(path), "rows": [asdict(row) for row in rows]})
     else:
-        out.print(_table(rows))
+        out.print(model_table(rows, out.width) if measured[0].slug == MODEL else _table(rows))
         if session.skipped:
             out.print(f"{session.skipped} cases were in the file already")
         out.print(f"results: {path}   page: transfuse report {path} -o report.html", soft_wrap=True)
@@ -142,18 +164,13 @@ def _figures(row: Row, time: Spread, shown: list[str]) -> list[Text | str]:
     share = row.of_floor or 0.0
     floor = Text("impossible", style="bold red") if row.impossible else f"{100 * share:.0f}%"
     figures: tuple[Text | str, ...] = (
-        _ms(time.median),
-        f"{_ms(time.p20)} to {_ms(time.p80)}",
+        milliseconds(time.median),
+        f"{milliseconds(time.p20)} to {milliseconds(time.p80)}",
         Text("" if ratio is None else f"{ratio:.2f}x", style=style),
         floor,
         "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.1f}",
     )
     return [figure for name, figure in zip(FIGURES, figures, strict=True) if name in shown]
-
-
-def _ms(seconds: float) -> str:
-    """Milliseconds to three digits."""
-    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
 
 
 def _compare(old: Path, new: Path, as_json: bool) -> None:
