@@ -2,6 +2,7 @@
 
 >>> y = transfuse.conv_transpose3d_max_max_sum(x, weight, bias, stride=2, padding=2)
 >>> y = transfuse.conv_transpose(x, weight, bias, stride=2, then=[sigmoid()])
+>>> model = transfuse.fuse(model)
 >>> transfuse.solution("conv-transpose3d-max-max-sum")(input, kernel, conv_bias, output, ...)
 """
 
@@ -40,12 +41,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from transfuse import nn
+    from transfuse.fusing import fuse, unfuse
 
 
 def __getattr__(name: str) -> Any:
-    """``transfuse.nn``, which is imported when it is first asked for."""
+    """``nn``, ``fuse`` and ``unfuse``, which are imported when they are first asked for."""
     if name == "nn":
         return import_module("transfuse.nn")
+    if name in ("fuse", "unfuse"):
+        return getattr(import_module("transfuse.fusing"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -66,9 +70,11 @@ __all__ = [
     "conv_transpose3d_max_max_sum",
     "conv_transpose_2d_square_input_asym_kernel",
     "explain",
+    "fuse",
     "nn",
     "operator",
     "ops",
     "solution",
     "stages",
+    "unfuse",
 ]

@@ -57,17 +57,17 @@ class Oracle:
     ) -> None:
         self.element = ELEMENTS[problem.dtype]
         self.exact = reference(chain, problem, x, weight, operands)
-        nudged = _Nudge(ulp, x.device)
+        nudged = Nudge(ulp, x.device)
         nearby = {name: nudged(tensor) for name, tensor in operands.items()}
         near = evaluate(chain, problem, nudged(x), nudged(weight), nearby, after=nudged)
         roundings = sqrt(length or terms(chain.core(problem)))
         if self.element.compute == torch.float64:  # the oracle errs, too, also in its statistics
             roundings += sqrt(longest_sum(chain, problem))
-        self.allowed = SAFETY * roundings * _moved(near, self.exact)
+        self.allowed = SAFETY * roundings * moved(near, self.exact)
 
     def judge(self, y: Tensor) -> Accuracy:
         """NaN and Inf in the same places, every error within its budget."""
-        return _judged(y, self.exact, self.allowed, self.element)
+        return judged(y, self.exact, self.allowed, self.element)
 
 
 class StepOracle:
@@ -89,7 +89,7 @@ class StepOracle:
         ulp: float,
     ) -> None:
         self.element = ELEMENTS[problem.dtype]
-        nudged = _Nudge(ulp, x.device)
+        nudged = Nudge(ulp, x.device)
 
         def gradients(as_read: Callable[[Tensor], Tensor], after: Any) -> tuple[Tensor, ...]:
             with torch.enable_grad():
@@ -106,22 +106,16 @@ class StepOracle:
         length = max(longest_sum(chain, problem), core.output().numel // core.out_channels)
         doubled = 2.0 if self.element.compute == torch.float64 else 1.0  # the oracle errs, too
         self.allowed = [
-            doubled * SAFETY * sqrt(length) * _moved(there, here)
+            doubled * SAFETY * sqrt(length) * moved(there, here)
             for there, here in zip(near, self.exact, strict=True)
         ]
 
     def judge(self, found: Sequence[Tensor]) -> Accuracy:
         """The worst of the gradients."""
-        if len(found) != len(self.exact):
-            return Accuracy(inf, f"{len(found)} gradients, expected {len(self.exact)}")
-        judged = (
-            _judged(each, exact, allowed, self.element)
-            for each, exact, allowed in zip(found, self.exact, self.allowed, strict=True)
-        )
-        return max(judged, key=lambda each: each.used)
+        return worst("gradients", found, self.exact, self.allowed, self.element)
 
 
-class _Nudge:
+class Nudge:
     """Moves every value by an ulp of an arithmetic, up or down."""
 
     def __init__(self, ulp: float, device: torch.device) -> None:
@@ -132,13 +126,29 @@ class _Nudge:
         return tensor.double() * (1 + self.ulp * (2 * up.double() - 1))
 
 
-def _moved(near: Tensor, exact: Tensor) -> float:
+def moved(near: Tensor, exact: Tensor) -> float:
+    """By how much the farthest value went."""
     change = (near - exact).abs()
     change = change[change.isfinite()]
     return float(change.max()) if change.numel() else 0.0
 
 
-def _judged(y: Tensor, exact: Tensor, allowed: float, element: Element) -> Accuracy:
+def worst(
+    what: str,
+    found: Sequence[Tensor],
+    exact: Sequence[Tensor],
+    allowed: Sequence[float],
+    element: Element,
+) -> Accuracy:
+    """The worst of several results, each by its own budget."""
+    if len(found) != len(exact):
+        return Accuracy(inf, f"{len(found)} {what}, expected {len(exact)}")
+    each = (judged(*given, element) for given in zip(found, exact, allowed, strict=True))
+    return max(each, key=lambda accuracy: accuracy.used)
+
+
+def judged(y: Tensor, exact: Tensor, allowed: float, element: Element) -> Accuracy:
+    """NaN and Inf in the same places, every error within its budget."""
     if y.shape != exact.shape:
         return Accuracy(inf, f"shape {list(y.shape)}, expected {list(exact.shape)}")
     if not y.numel():
@@ -150,8 +160,8 @@ def _judged(y: Tensor, exact: Tensor, allowed: float, element: Element) -> Accur
     error = (y.double() - exact).abs()
     # An exact element uses nothing of its budget, even where that is 0.
     used = torch.where(error > 0, error / budget, 0.0)[exact.isfinite() & y.isfinite()]
-    worst = float(used.max()) if used.numel() else 0.0
-    return Accuracy(worst, f"error {worst:.3g} times its budget" if worst > 1 else "")
+    most = float(used.max()) if used.numel() else 0.0
+    return Accuracy(most, f"error {most:.3g} times its budget" if most > 1 else "")
 
 
 def terms(problem: Problem) -> int:

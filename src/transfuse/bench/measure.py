@@ -12,13 +12,17 @@ import torch
 from transfuse import front
 from transfuse.accuracy import Oracle, StepOracle, longest_sum
 from transfuse.backends.memory import memory_format
+from transfuse.bench import whole
 from transfuse.bench.ceilings import Ceilings
 from transfuse.bench.clock import Clock
+from transfuse.bench.model_oracle import ModelOracle
 from transfuse.bench.peers import Missing, Peer, Runner, Work, in_torch
 from transfuse.bench.precision import Precision
 from transfuse.bench.record import OURS, Row, Run
 from transfuse.bench.statistics import ratios, spread
 from transfuse.bench.subjects import Subject
+from transfuse.bench.ways import Way
+from transfuse.bench.whole import ModelWork, Whole
 from transfuse.dispatch import choose
 from transfuse.elements import ELEMENTS
 from transfuse.fills import real
@@ -31,6 +35,8 @@ WARM_UP = 2
 FEWEST_ROUNDS = 5
 FEWEST_PRODUCTS = 2 / 3
 """The share of the definition's products that the best algorithm here takes: rows in pairs."""
+FEWEST_PRODUCTS_OF_MODELS = 8 / 27
+"""Likewise of a model's other layers: Winograd's F(2, 3) along three axes."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,9 @@ class _Ready:
 
 def measure(
     run: Run,
-    subject: Subject,
+    subject: Subject | Whole,
     precision: Precision,
-    variants: Mapping[str, Peer],
+    variants: Mapping[str, Peer] | Mapping[str, Way],
     ceilings: Ceilings,
     rounds: int,
     seconds: float,
@@ -76,25 +82,60 @@ def measure(
     ``training``: of a step, the call and the gradients of all its tensors. ``tell`` hears which
     variant is made ready, and that all are timed.
     """
-    subject = subject.on(precision.arithmetic, run.device)
-    chain, problem = subject.chain, subject.case.problem
     with torch.no_grad(), precision.applied():
-        x, weight, operands = real(chain, problem, run.seed)
-        work = Work(chain, problem, precision, x, weight, operands)
-        work = _trained(work, run.seed) if training else work
-        oracle = _oracle(work)
-        blank = _blank(run, subject, precision, training)
-        clock = ceilings.clock
-        prepared = []
+        if isinstance(subject, Whole):
+            task = _of_model(run, subject, precision, training)
+        else:
+            task = _of_chain(run, subject, precision, training)
+        prepared, clock = [], ceilings.clock
         for name, variant in variants.items():
             tell(name)
-            prepared.append(_prepare(replace(blank, variant=name), variant, work, oracle, clock))
-        del oracle
+            prepared.append(_prepare(replace(task.blank, variant=name), variant, task, clock))
+        task.oracle = None  # it holds tensors in float64
         ready = [each for each in prepared if isinstance(each, _Ready)]
         tell(f"timing {len(ready)} variants in turn")
         _rounds(ready, clock, rounds, seconds)
     ceilings.measure()
-    return _finish(prepared, ceilings)
+    return _finish(prepared, ceilings, task.fewest)
+
+
+@dataclass
+class _Task:
+    """One thing to compute, the truth about it, and a row of what is known before it is run.
+
+    ``fewest``: the least flops that any algorithm here takes for it.
+    """
+
+    work: Work | ModelWork
+    oracle: Oracle | StepOracle | ModelOracle | None
+    blank: Row
+    fewest: float
+
+
+def _of_chain(run: Run, subject: Subject, precision: Precision, training: bool) -> _Task:
+    subject = subject.on(precision.arithmetic, run.device)
+    chain, problem = subject.chain, subject.case.problem
+    x, weight, operands = real(chain, problem, run.seed)
+    work = Work(chain, problem, precision, x, weight, operands)
+    work = _trained(work, run.seed) if training else work
+    plan = fused(chain, problem)
+    flops, least = plan.work, plan.least
+    if training:
+        # Three convolutions. The gradient of the result is read, the input and the weight once
+        # more, and the gradients of these two are written.
+        flops, least = 3 * flops, 2 * least + _held(problem)
+    blank = _blank(run, subject, precision, training, flops, least)
+    # Gradients behind a maximum are mostly zeros, which need no products.
+    return _Task(work, _oracle(work), blank, FEWEST_PRODUCTS * plan.work)
+
+
+def _of_model(run: Run, subject: Whole, precision: Precision, training: bool) -> _Task:
+    subject = subject.on(precision.arithmetic, run.device)
+    work, counted = whole.work(subject, precision, run.device, run.seed, training)
+    times = 3 if training else 1
+    blank = _blank(run, subject, precision, training, times * counted.flops, times * counted.bytes)
+    fewest = FEWEST_PRODUCTS_OF_MODELS * counted.flops
+    return _Task(work, whole.oracle(work, precision), blank, fewest)
 
 
 def _trained(work: Work, seed: int) -> Work:
@@ -116,13 +157,9 @@ def _oracle(work: Work) -> Oracle | StepOracle:
     return StepOracle(*given, work.cotangent, trained, work.precision.ulp)
 
 
-def _blank(run: Run, subject: Subject, precision: Precision, training: bool) -> Row:
-    plan = fused(subject.chain, subject.case.problem)
-    work, least = plan.work, plan.least
-    if training:
-        # Three convolutions. The gradient of the result is read, the input and the weight once
-        # more, and the gradients of these two are written.
-        work, least = 3 * work, 2 * least + _held(subject.case.problem)
+def _blank(
+    run: Run, subject: Subject | Whole, precision: Precision, training: bool, flops: int, least: int
+) -> Row:
     return Row(
         run=run.id,
         slug=subject.slug,
@@ -134,7 +171,7 @@ def _blank(run: Run, subject: Subject, precision: Precision, training: bool) -> 
         status="ok",
         axis=subject.axis,
         at=subject.at,
-        flops=work,
+        flops=flops,
         bytes=least,
         training=training,
     )
@@ -146,10 +183,10 @@ def _held(problem: Problem) -> int:
     return held * ELEMENTS[problem.dtype].itemsize
 
 
-def _prepare(
-    row: Row, variant: Peer, work: Work, oracle: Oracle | StepOracle, clock: Clock
-) -> Row | _Ready:
+def _prepare(row: Row, variant: Any, task: _Task, clock: Clock) -> Row | _Ready:
     """First call, gate, warm-up; a Row alone where the variant is not to be timed."""
+    work, oracle = task.work, task.oracle
+    assert oracle is not None
     try:
         if row.training and not variant.trains:
             raise Missing("it computes no gradients")
@@ -158,7 +195,7 @@ def _prepare(
         native = runner.adapt(work.x)
         y = runner.run(native)
         result = runner.collect(y)
-        if work.x.is_cuda:
+        if row.device.startswith("cuda"):
             torch.cuda.synchronize()
         row = replace(row, first_call=perf_counter() - begun, backend=runner.note)
         accuracy = oracle.judge(result)
@@ -166,7 +203,7 @@ def _prepare(
         if not accuracy.ok:
             return replace(row, status="wrong", reason=accuracy.fault)
         del y, result
-        inputs = [native, *(runner.adapt(work.x.clone()) for _ in range(COPIES - 1))]
+        inputs = [native, *(runner.adapt(work.again()) for _ in range(COPIES - 1))]
         ready = _Ready(row, runner, inputs, [], [])
         for turn in range(WARM_UP):
             ready.call(turn)()
@@ -197,7 +234,7 @@ def _rounds(ready: list[_Ready], clock: Clock, rounds: int, seconds: float) -> N
         gc.enable()
 
 
-def _finish(prepared: list[Row | _Ready], ceilings: Ceilings) -> list[Row]:
+def _finish(prepared: list[Row | _Ready], ceilings: Ceilings, fewest: float) -> list[Row]:
     ours = next(
         (p.samples for p in prepared if isinstance(p, _Ready) and p.row.variant == OURS), None
     )
@@ -209,8 +246,6 @@ def _finish(prepared: list[Row | _Ready], ceilings: Ceilings) -> list[Row]:
         time = spread(each.samples)
         row = each.row
         floor = ceilings.floor(row.flops, row.bytes, row.precision)
-        # Gradients behind a maximum are mostly zeros, which need no products.
-        fewest = FEWEST_PRODUCTS * row.flops / (3 if row.training else 1)
         least = ceilings.floor(round(fewest), row.bytes, row.precision)
         is_peer = ours is not None and each.row.variant != OURS
         rows.append(

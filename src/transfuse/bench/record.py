@@ -13,7 +13,7 @@ VERSION = 1
 OURS = "transfuse"
 BASELINE = "torch eager"
 MODEL = "model"
-"""The slug of whole models."""
+"""The slug of whole models, as if they were one operator; which one is the row's name."""
 FUSED = frozenset({"transfuse compiled", "compile backend"})
 """Other ways to run a model fused: timed beside the others, but no peers."""
 POOLED = frozenset({"JAX/XLA", "onnxruntime", "OpenVINO"})

@@ -2,7 +2,7 @@
 
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -16,6 +16,8 @@ from transfuse.bench.peers import Peer, peers
 from transfuse.bench.precision import PRECISIONS, Precision, precisions
 from transfuse.bench.record import OURS, Row, Run, append, read, setting
 from transfuse.bench.subjects import Subject
+from transfuse.bench.ways import Way
+from transfuse.bench.whole import Whole
 from transfuse.machine import environment
 from transfuse.operators import short
 
@@ -25,9 +27,9 @@ class Session:
 
     def __init__(
         self,
-        subjects: Sequence[Subject],
+        subjects: Sequence[Subject | Whole],
         classes: Sequence[Precision],
-        variants: dict[str, Peer],
+        variants: Mapping[str, Peer] | Mapping[str, Way],
         device: str,
         path: Path,
         command: Sequence[str],
@@ -109,13 +111,13 @@ def classes(names: Sequence[str] | None, device: str) -> tuple[Precision, ...]:
     return tuple(known[name] for name in wanted)
 
 
-def _key(subject: Subject, precision: Precision, training: bool) -> tuple[str, str, str]:
+def _key(subject: Subject | Whole, precision: Precision, training: bool) -> tuple[str, str, str]:
     """That of its rows."""
     case = str(subject.case)
     return subject.slug, case, setting(case, precision.name, training)
 
 
-def _done(path: Path, variants: dict[str, Peer]) -> set[tuple[str, str, str]]:
+def _done(path: Path, variants: Iterable[str]) -> set[tuple[str, str, str]]:
     """The cases of which a file has every variant asked for."""
     have: dict[tuple[str, str, str], set[str]] = {}
     for row in read(path)[1]:

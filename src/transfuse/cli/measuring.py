@@ -1,6 +1,7 @@
 """bench and report: measure, compare, and show."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from itertools import groupby
@@ -11,9 +12,12 @@ import typer
 from rich.text import Text
 
 from transfuse.bench.compare import Change, compare
+from transfuse.bench.peers import Peer
 from transfuse.bench.record import BASELINE, OURS, Row
 from transfuse.bench.session import Session, classes, variants
-from transfuse.bench.subjects import SETS, subjects
+from transfuse.bench.subjects import SETS, Subject, subjects
+from transfuse.bench.ways import Way, ways
+from transfuse.bench.whole import MODELS_SET, Whole, models
 from transfuse.cli.output import Json, Slugs, err, out, print_json
 from transfuse.cli.results import results
 from transfuse.cli.status import Status
@@ -26,13 +30,22 @@ def bench(
     slugs: Slugs = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help=f"Cases: {', '.join(SETS)}. Default: cpu, on a GPU benchmark."),
+        typer.Option(
+            "--set",
+            help=f"Cases: {', '.join((*SETS, MODELS_SET))}. Default: cpu, on a GPU benchmark.",
+        ),
     ] = None,
     case: Annotated[
         list[str] | None, typer.Option(help="A case by name, or any problem line with scalars.")
     ] = None,
     precision: Annotated[
         list[str] | None, typer.Option(help="fp32 (ieee), tf32, fp16, bf16, fp64.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A whole model by name, or FILE.py:Name.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option("--input", help="The model's input, 1x3x64x64; one each.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     peer: Annotated[
@@ -60,12 +73,20 @@ def bench(
     if comparison:
         return _compare(*comparison, as_json)
     here = place(device)
-    wanted = sets or ([] if case else ["cpu" if here == "cpu" else "benchmark"])
+    measured: Sequence[Subject | Whole]
+    beside: Mapping[str, Peer] | Mapping[str, Way]
+    if model or shape or MODELS_SET in (sets or ()):
+        if slugs or case or set(sets or ()) - {MODELS_SET}:
+            raise ValueError("models are measured by themselves, without operators, cases and sets")
+        measured, beside = models(model or [], shape or [], here), ways(peer)
+    else:
+        wanted = sets or ([] if case else ["cpu" if here == "cpu" else "benchmark"])
+        measured, beside = subjects(slugs or [], wanted, case or [], here), variants(peer)
     path = resume or output or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}.jsonl")
     session = Session(
-        subjects(slugs or [], wanted, case or [], here),
+        measured,
         classes(precision, here),
-        variants(peer),
+        beside,
         here,
         path,
         ["transfuse", *sys.argv[1:]],

@@ -43,6 +43,10 @@ class Work:
     operands: dict[str, Tensor] = field(default_factory=dict)
     cotangent: Tensor | None = None
 
+    def again(self) -> Tensor:
+        """The same input in other memory."""
+        return self.x.clone()
+
     @property
     def trained(self) -> tuple[Tensor, ...]:
         """The weight, and the operands that no call writes to."""
@@ -64,7 +68,7 @@ class Runner:
     """
 
     run: Callable[[Any], Any]
-    adapt: Callable[[Tensor], Any] = _same
+    adapt: Callable[[Any], Any] = _same
     collect: Callable[[Any], Any] = _same
     note: str = ""
 

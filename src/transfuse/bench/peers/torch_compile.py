@@ -21,7 +21,7 @@ class TorchCompile:
 
     def build(self, work: Work) -> Runner:
         on_cpu = work.problem.device == "cpu"
-        _require_compiler(on_cpu)
+        require_compiler(on_cpu)
         function = _with_code_of_its_own(as_written(work))
         # fullgraph: a part that would fall back to eager raises instead.
         mode = self.cpu if on_cpu else self.cuda
@@ -29,7 +29,7 @@ class TorchCompile:
         return in_torch(work, compiled)
 
 
-def _require_compiler(on_cpu: bool) -> None:
+def require_compiler(on_cpu: bool) -> None:
     if not on_cpu:
         if find_spec("triton") is None:
             raise Missing("torch.compile needs Triton on a GPU, which is not installed")

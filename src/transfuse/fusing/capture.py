@@ -1,0 +1,749 @@
+"""A module's forward as a graph of torch's functions, with the modules that it calls inlined."""
+
+import operator
+import random
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from transfuse.fusing.proxies import SIZED, VALUE, Stand, sized
+from transfuse.fusing.vocabulary import knows
+from transfuse.fusing.watching import HOOKS, State, hooked
+from transfuse.nn.base import Layer
+
+CONVOLUTIONS = frozenset({torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d})
+WEIGHT_HOOKS = (WeightNorm, SpectralNorm)
+"""torch's own hooks that compute a weight before each call."""
+TRIED = frozenset(
+    f"torch.nn.modules.{name}"
+    for name in (
+        "activation", "batchnorm", "container", "dropout", "flatten", "instancenorm",
+        "normalization", "pixelshuffle", "pooling", "upsampling",
+    )
+)  # fmt: skip
+"""Where torch has modules that may be of the vocabulary."""
+CALLS = ("call_function", "call_method", "call_module")
+FIRST_CALL = "decided at the first call"
+HERE = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
+
+
+class Untraceable(Exception):
+    """Why a forward is no graph. ``pending``: the arguments of a call may tell more."""
+
+    def __init__(self, reason: str, pending: bool = False) -> None:
+        super().__init__(reason)
+        self.pending = pending
+
+
+class _Stop(BaseException):
+    """Tracing stops here. Not an ``Exception``: a forward that catches those must not see it."""
+
+    def __init__(self, reason: str, pending: bool = False) -> None:
+        self.reason = reason
+        self.pending = pending
+
+
+class Arguments(NamedTuple):
+    """The arguments of a call: how they nest, what is a tensor, and all that is none."""
+
+    leaves: list[Any]
+    spec: pytree.TreeSpec
+
+    @property
+    def at(self) -> tuple[int, ...]:
+        """Where the tensors are among the leaves."""
+        return tuple(i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.leaves[i] for i in self.at]
+
+
+def arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """The arguments of a call."""
+    return Arguments(*pytree.tree_flatten((tuple(args), dict(kwargs))))
+
+
+def positional(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as the arguments of a call: a tensor, a tuple of them, or a dict by name."""
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, dict):
+        return (), inputs
+    if isinstance(inputs, tuple | list):
+        return tuple(inputs), {}
+    kind = type(inputs).__name__
+    raise TypeError(f"example_inputs are a tensor, a tuple or a dict, not {kind}")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A forward as a graph, and what it depends on.
+
+    Attributes:
+        graph: its placeholders are the tensors among the arguments; the root's tensors are read
+            by name. None where the forward is no graph.
+        returns: how the outputs nest; None for one tensor
+        state: what was read of modules
+        whole: the modules that the graph calls although they have transposed convolutions, by
+            name, and why
+        decisions: what sizes decided in Python
+        grad: whether gradients were recorded, if the forward asked
+        provisional: whether arguments were not there to ask, but the forward asked
+    """
+
+    graph: fx.Graph | None
+    returns: pytree.TreeSpec | None
+    state: State
+    whole: dict[str, str]
+    decisions: tuple[Any, ...] = ()
+    grad: bool | None = None
+    provisional: bool = False
+
+    @property
+    def inputs(self) -> int:
+        """The number of tensors that the graph is given."""
+        nodes = () if self.graph is None else self.graph.nodes
+        return sum(node.op == "placeholder" for node in nodes)
+
+
+def transposed(module: nn.Module) -> bool:
+    """Whether it is one of torch's layers for this: those of this package are fused already."""
+    kinds = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+    return isinstance(module, kinds) and not isinstance(module, Layer)
+
+
+def mentions(module: nn.Module) -> bool:
+    """Whether a module has transposed convolutions, or seems to: its forward names the function."""
+    names = {each.__name__ for each in CONVOLUTIONS}
+    return any(
+        transposed(each)
+        or names & {*getattr(getattr(type(each).forward, "__code__", None), "co_names", ())}
+        for each in module.modules()
+    )
+
+
+def capture(
+    root: nn.Module,
+    forward: Callable[..., Any],
+    given: Arguments | None = None,
+    original: Callable[[nn.Module], Callable[..., Any]] = lambda module: module.forward,
+) -> Captured:
+    """A forward as a graph, or why it is none (:class:`Untraceable`).
+
+    Without arguments, each parameter of ``forward`` that has no default stands for a tensor of
+    which nothing is known. ``original``: the forward of a module, were it not fused.
+    """
+    whole: dict[str, _Left] = {}
+    while True:  # once more for each module that has to be left whole
+        tracer = _Tracer(root, whole, original)
+        stop = tracer.run(forward, given)
+        if stop is not None:
+            at = tracer.stack[-1]
+            if not at or at in whole:
+                raise Untraceable(stop.reason, stop.pending)
+            whole[at] = _Left(stop.reason, stop.pending)
+            continue
+        without = tracer.without_convolution() - whole.keys()
+        if not without:
+            break
+        whole |= dict.fromkeys(without, _Left())
+    modules = dict(root.named_modules(remove_duplicate=False))
+    told = {
+        path: left.reason
+        for path, left in {**whole, **tracer.hooked}.items()
+        if left.reason and any(map(transposed, modules[path].modules()))
+    }
+    pending = any(left.pending for left in whole.values())
+    watched = {id(modules[path]): modules[path] for path in tracer.watched()}
+    return Captured(
+        tracer.graph,
+        tracer.returns,
+        State(watched.values(), root),
+        told,
+        tuple(tracer.decisions),
+        tracer.grad,
+        given is None and (pending or tracer.assumed),
+    )
+
+
+class _Left(NamedTuple):
+    """A module that is left whole: why, if one would want to know."""
+
+    reason: str = ""
+    pending: bool = False
+
+
+class Constant:
+    """A tensor that no module holds, as a function of nothing."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.__name__ = self.__qualname__ = "constant"
+
+    def __call__(self) -> Tensor:
+        return self.tensor
+
+
+def hooked_weight(module: nn.Module, name: str) -> Tensor:
+    """The weight of a module as torch's old-style hook computes it before each call."""
+    for hook in vars(module)["_forward_pre_hooks"].values():
+        if isinstance(hook, WEIGHT_HOOKS) and hook.name == name:
+            hook(module, ())
+    weight: Tensor = getattr(module, name)
+    return weight
+
+
+_GRAD, _AUTOCAST = torch.is_grad_enabled, torch.is_autocast_enabled
+
+
+def _modes() -> tuple[Any, ...]:
+    """What context managers change: a graph would not have them."""
+    kinds = ("cpu", "cuda")
+    return (
+        _GRAD(),
+        torch.is_inference_mode_enabled(),
+        *((_AUTOCAST(k), torch.get_autocast_dtype(k)) for k in kinds),
+        torch._C._autograd._top_saved_tensors_default_hooks(True) is None,
+        torch._C._len_torch_dispatch_stack(),
+    )
+
+
+class _Recording(TorchFunctionMode):
+    """Records what torch computes of no value of the call: it would run now, and only once."""
+
+    def __init__(self, tracer: "_Tracer") -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        leaves = pytree.tree_leaves((args, kwargs))
+        name = getattr(func, "__name__", "")
+        if (
+            self.tracer.paused
+            or any(isinstance(leaf, fx.Proxy) for leaf in leaves)
+            or name == "__get__"
+            or name.lstrip("_").startswith(("set_", "get_", "is_"))
+            or name in ("dim", "size", "numel", "__len__")
+        ):
+            return func(*args, **kwargs)
+        if torch.overrides.is_tensor_method_or_property(func):
+            return self.tracer.create_proxy("call_method", name, args, kwargs)
+        return self.tracer.create_proxy("call_function", func, args, kwargs)
+
+
+class _Tracer(fx.Tracer):
+    """One attempt at a forward."""
+
+    def __init__(
+        self,
+        root: nn.Module,
+        whole: Mapping[str, _Left],
+        original: Callable[[nn.Module], Callable[..., Any]],
+    ) -> None:
+        super().__init__()
+        self.root = root
+        self.graph = fx.Graph(tracer_cls=_Tracer)
+        self.original = original
+        self.left = whole
+        self.stack = [""]
+        self.traced = {""}
+        self.hooked: dict[str, _Left] = {}
+        self.decisions: list[Any] = []
+        self.assumed = False
+        self.grad: bool | None = None
+        self.paused = False
+        self.returns: pytree.TreeSpec | None = None
+        self.fake: FakeTensorMode | None = None
+        self.thread = threading.get_ident()
+        self.names: dict[int, str] = {}
+        self.read: dict[str, Stand] = {}
+        self.modules: dict[int, str] = {}
+        for path, module in root.named_modules(remove_duplicate=False):
+            self.modules.setdefault(id(module), path)
+            held = (vars(module), module._parameters, module._buffers)
+            for name, tensor in (item for each in held for item in each.items()):
+                if isinstance(tensor, Tensor):
+                    self.names.setdefault(id(tensor), _under(path, name))
+
+    # What a trace is asked afterwards.
+
+    def without_convolution(self) -> set[str]:
+        """The modules to be left whole, outermost first: no transposed convolution is in them, but
+        something that cannot be part of a chain.
+        """
+        convolves: set[str] = {""}
+        foreign: set[str] = set()
+        for node in self.graph.nodes:
+            above = {*_above(node.meta["path"])}
+            if node.target in CONVOLUTIONS:
+                convolves |= above
+            elif node.op in CALLS and not node.meta[SIZED] and not knows(node):
+                foreign |= above
+        foreign -= convolves
+        return {path for path in foreign if not {*_above(path)} - {path} & foreign}
+
+    def watched(self) -> set[str]:
+        """The modules whose state the graph depends on: called by it inlined, or on the way."""
+        ways = {_parent(node.target) for node in self.graph.nodes
+                if node.op in ("get_attr", "call_module")}  # fmt: skip
+        return {up for path in self.traced | ways for up in _above(path)}
+
+    # The attempt.
+
+    def run(self, forward: Callable[..., Any], given: Arguments | None) -> _Stop | None:
+        """Fill the graph; None, or where it stopped."""
+        self.modes = _modes()
+        if given is not None:
+            self.fake = detect_fake_mode(given.tensors) or FakeTensorMode(
+                allow_non_fake_inputs=True
+            )
+        drawn = _drawn()
+        try:
+            with bypassed(), _restored(self.root) as changed, self._patched(), _Recording(self):
+                args, kwargs = self._placeholders(forward, given)
+                result = forward(*args, **kwargs)
+                leaves, self.returns = pytree.tree_flatten(result)
+                if self.returns.is_leaf():
+                    self.returns = None
+                    self.graph.output(self.create_arg(leaves[0]))
+                else:
+                    self.graph.output([self.create_arg(leaf) for leaf in leaves])
+                for module, name in changed():
+                    path = self.modules.get(id(module))
+                    if path in self.traced:
+                        raise _Stop(f"changes what is in self.{name}")
+                if _drawn() != drawn:
+                    raise _Stop("draws Python's or NumPy's random numbers")
+        except _Stop as stop:
+            stop.reason = _told(stop.reason, stop)
+            return stop
+        except Exception as error:
+            line = (str(error).splitlines() or [""])[0]
+            return _Stop(_told(f"{type(error).__name__}: {line}", error), given is None)
+        finally:
+            if _drawn() != drawn:
+                _draw_again(drawn)
+        for node in reversed(self.graph.nodes):
+            node.meta.setdefault("path", "")
+            if node.meta.setdefault(SIZED, False) and not node.users:
+                self.graph.erase_node(node)  # Python asked, and has its answer
+        return None
+
+    def _placeholders(
+        self, forward: Callable[..., Any], given: Arguments | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if given is None:
+            kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+            needed = [
+                each.name
+                for each in signature(forward).parameters.values()
+                if each.default is Parameter.empty and each.kind in kinds
+            ]
+            return tuple(self.create_proxy("placeholder", n, (), {}) for n in needed), {}
+        leaves = list(given.leaves)
+        for count, at in enumerate(given.at):
+            self.paused = True
+            self.value = self._faked(leaves[at])
+            self.paused = False
+            leaves[at] = self.create_proxy("placeholder", f"input_{count}", (), {})
+        args, kwargs = pytree.tree_unflatten(leaves, given.spec)
+        return args, kwargs
+
+    @contextmanager
+    def _patched(self) -> Iterator[None]:
+        """What a forward asks of modules goes through the tracer, in this thread alone."""
+        call, getattr_ = nn.Module.__call__, nn.Module.__getattr__
+        setattr_, delattr_ = nn.Module.__setattr__, nn.Module.__delattr__
+
+        def mine() -> bool:
+            return not self.paused and threading.get_ident() == self.thread
+
+        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not mine():
+                return call(module, *args, **kwargs)
+            return self.call_module(module, module.forward, args, kwargs)
+
+        def attribute(module: nn.Module, name: str) -> Any:
+            value = getattr_(module, name)
+            return self._attribute(value) if mine() and isinstance(value, Tensor) else value
+
+        def assigned(module: nn.Module, name: str, value: Any) -> None:
+            if mine():
+                raise _Stop(f"sets self.{name}")
+            setattr_(module, name, value)
+
+        def deleted(module: nn.Module, name: str) -> None:
+            if mine():
+                raise _Stop(f"deletes self.{name}")
+            delattr_(module, name)
+
+        def grad() -> bool:
+            if mine():
+                self.grad = _GRAD()
+            return _GRAD()
+
+        def autocast(*kind: str) -> bool:
+            if mine():
+                raise _Stop("asks whether autocast is on")
+            return _AUTOCAST(*kind)
+
+        replaced: tuple[tuple[Any, str, Any], ...] = (
+            (nn.Module, "__call__", called),
+            (nn.Module, "__getattr__", attribute),
+            (nn.Module, "__setattr__", assigned),
+            (nn.Module, "__delattr__", deleted),
+            (torch, "is_grad_enabled", grad),
+            (torch, "is_autocast_enabled", autocast),
+            (parametrize, "_cache_enabled", 0),
+        )
+        kept = [getattr(owner, name) for owner, name, _ in replaced]
+        try:
+            for owner, name, other in replaced:
+                setattr(owner, name, other)
+            yield
+        finally:
+            for (owner, name, _), each in zip(replaced, kept, strict=True):
+                setattr(owner, name, each)
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        path = self.modules.get(id(m))
+        if path is None:
+            raise _Stop(f"calls a {type(m).__name__} that is not among its modules")
+        if isinstance(m, ParametrizationList) and not args:
+            return self._parametrized(path)
+        hooks = self._weight_hooks(m)
+        if hooks is None:
+            self.hooked[path] = _Left("has forward hooks")
+        if hooks is None or path in self.left or self._opaque(m):
+            return self.create_proxy("call_module", path, args, kwargs)
+        self.traced.add(path)
+        self.stack.append(path)
+        held = vars(m)
+        kept = {name: held[name] for name in hooks}
+        try:
+            for name in hooks:
+                call = (hooked_weight, (m, name))
+                held[name] = self.create_proxy("call_function", *call, {})
+            result = self.original(m)(*args, **kwargs)
+        finally:
+            held.update(kept)
+        self.stack.pop()  # not where it stopped: there it tells in which module
+        return result
+
+    def _parametrized(self, path: str) -> Any:
+        """What a parametrization computes, as the property that it is read by."""
+        owner, _, name = path.rpartition(".parametrizations.")
+        target = _under(owner, name) if owner else path.removeprefix("parametrizations.")
+        return self.create_proxy("get_attr", target, (), {})
+
+    def _weight_hooks(self, module: nn.Module) -> list[str] | None:
+        """The weights that hooks of torch's compute; None if there are other hooks."""
+        if not hooked(module):
+            return []
+        if _other_hooks(module) or not transposed(module):
+            return None
+        return [hook.name for hook in vars(module)["_forward_pre_hooks"].values()]
+
+    def _opaque(self, module: nn.Module) -> bool:
+        if isinstance(module, Layer | SyncBatchNorm | torch.jit.ScriptModule):
+            return True
+        kind = next(k for k in type(module).__mro__ if k.__module__ != parametrize.__name__)
+        if not kind.__module__.startswith("torch.") or transposed(module):
+            return False
+        return kind.__module__ not in TRIED and kind is not nn.Identity
+
+    # What the forward asks.
+
+    def stop(self, reason: str) -> _Stop:
+        return _Stop(reason)
+
+    def rank(self, proxy: Stand) -> int | None:
+        """The number of axes: by example, or as torch's norms expect it with a batch axis."""
+        value = proxy.node.meta.get(VALUE)
+        if isinstance(value, Tensor):
+            return value.dim()
+        module = self.root.get_submodule(self.stack[-1])
+        name = next((k.__name__ for k in type(module).__mro__ if k.__name__[-2:] in _RANKS), "")
+        if value is None and isinstance(module, _NormBase) and name:
+            self.assumed = True
+            return _RANKS[name[-2:]]
+        return None
+
+    def decided(self, proxy: Stand, ask: Callable[[Any], Any]) -> Any:
+        """What Python asks of a value: known by example if sizes tell it, else no graph."""
+        node = proxy.node
+        if node.meta.get(SIZED) and VALUE in node.meta:
+            answer = ask(node.meta[VALUE])
+            self.decisions.append(answer)
+            return answer
+        if node.meta.get(SIZED):
+            raise _Stop(f"asks for sizes in Python: {FIRST_CALL}", pending=True)
+        if self.fake is None and _of_arguments(node):
+            raise _Stop(f"asks what an argument is: {FIRST_CALL}", pending=True)
+        raise _Stop("asks in Python for the values of a tensor")
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        return bool(obj)
+
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        return iter([obj[i] for i in range(len(obj))])  # type: ignore[index]
+
+    # Nodes.
+
+    def proxy(self, node: fx.Node) -> Stand:
+        return Stand(node, self)
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, fx.Proxy):
+            return a.node
+        if isinstance(a, Tensor):
+            return self._attribute(a).node
+        if isinstance(a, nn.Module):
+            path = self.modules.get(id(a))
+            if path is None:
+                raise _Stop(f"uses a {type(a).__name__} that is not among its modules")
+            return self.create_node("get_attr", path, (), {})
+        return super().create_arg(a)
+
+    def _attribute(self, tensor: Tensor) -> Stand:
+        """A tensor that is there already: read of its module at each call, if it has one."""
+        name = self.names.get(id(tensor))
+        if name is None:
+            return self.create_proxy("call_function", Constant(tensor), (), {})  # type: ignore[return-value]
+        if name not in self.read:
+            self.read[name] = self.create_proxy("get_attr", name, (), {})  # type: ignore[assignment]
+        return self.read[name]
+
+    def create_node(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        type_expr: Any | None = None,
+    ) -> fx.Node:
+        if _modes() != self.modes:
+            raise _Stop("computes in another mode (no_grad, autocast, checkpoint) for a while")
+        node = super().create_node(kind, target, args, kwargs, name, type_expr)
+        node.meta["path"] = self.stack[-1]
+        node.meta[SIZED] = sized(node)
+        if self.fake is not None:
+            self._value(node)
+        return node
+
+    def _value(self, node: fx.Node) -> None:
+        """Give a node the value that it has for the arguments given, where those tell it."""
+        if node.op == "placeholder":
+            node.meta[VALUE] = self.value
+            return
+        if not all(VALUE in each.meta for each in node.all_input_nodes):
+            return
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta[VALUE])
+        self.paused = True
+        try:
+            with torch.no_grad():
+                node.meta[VALUE] = self._computed(node, args, kwargs)
+        except Exception:  # what is wrong is said when it is computed
+            pass
+        finally:
+            self.paused = False
+
+    def _computed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        assert self.fake is not None
+        if isinstance(node.target, Constant):
+            return self._faked(node.target.tensor)
+        if node.target is hooked_weight:  # as the hook left it: it is not run for this
+            return self._faked(vars(args[0])[args[1]])
+        if node.op == "get_attr":
+            owner, name = self.root.get_submodule(_parent(node.target)), _last(node.target)
+            if parametrize.is_parametrized(owner, name):
+                return self._called(owner.get_submodule(f"parametrizations.{name}"), (), {})
+            held = getattr(owner, name)
+            return self._faked(held) if isinstance(held, Tensor) else held
+        if node.op == "call_module":
+            return self._called(self.root.get_submodule(str(node.target)), args, kwargs)
+        with self.fake:
+            if node.op == "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def _called(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        assert self.fake is not None
+        return called_by_size(self.fake, module, args, kwargs)
+
+    def _faked(self, tensor: Tensor) -> Tensor:
+        assert self.fake is not None
+        return _faked(self.fake, tensor)
+
+
+def _other_hooks(module: nn.Module) -> bool:
+    """Whether anything but torch's computation of weights runs around the module's forward."""
+    held = vars(module)
+    return any(
+        not (name == "_forward_pre_hooks" and isinstance(hook, WEIGHT_HOOKS))
+        for name in HOOKS
+        for hook in held[name].values()
+    )
+
+
+_RANKS = {"1d": 3, "2d": 4, "3d": 5}
+
+_thread = threading.local()
+
+
+def bypassing() -> bool:
+    """Whether sizes alone are being computed: forwards run as they were written."""
+    return getattr(_thread, "bypassing", False)
+
+
+@contextmanager
+def bypassed() -> Iterator[None]:
+    """Forwards run as they were written, in this thread."""
+    before, _thread.bypassing = bypassing(), True
+    try:
+        yield
+    finally:
+        _thread.bypassing = before
+
+
+def called_by_size(mode: FakeTensorMode, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """A module's result by sizes: its tensors are not written to, its hooks not run."""
+    if any(_other_hooks(each) for each in module.modules()):
+        raise NotImplementedError("a hook may do anything")
+    held = (*module.named_parameters(), *module.named_buffers())
+    tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in held}
+    with mode:
+        return functional_call(module, tensors, args, kwargs)
+
+
+def sizes_alone(model: nn.Module, given: Arguments) -> None:
+    """Call a model with tensors that have sizes alone; nothing of it is changed."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    leaves = [_faked(mode, x) if isinstance(x, Tensor) else x for x in given.leaves]
+    args, kwargs = pytree.tree_unflatten(leaves, given.spec)
+    with torch.no_grad(), bypassed(), _restored(model):
+        called_by_size(mode, model, args, kwargs)
+
+
+def _faked(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    """A tensor by its sizes; torch warns if it is asked for the gradient of what is no leaf."""
+    return mode.from_tensor(tensor if tensor.is_leaf else tensor.detach())
+
+
+def _of_arguments(node: fx.Node) -> bool:
+    """Whether a node is an argument, or an item of one."""
+    while node.op == "call_function" and node.target is operator.getitem:
+        node = node.args[0]  # type: ignore[assignment]
+    return node.op == "placeholder"
+
+
+def _under(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _parent(path: Any) -> str:
+    return str(path).rpartition(".")[0]
+
+
+def _last(path: Any) -> str:
+    return str(path).rpartition(".")[2]
+
+
+def _above(path: str) -> Iterator[str]:
+    """A path and all above it, up to the root."""
+    while path:
+        yield path
+        path = _parent(path)
+    yield ""
+
+
+def _told(reason: str, error: BaseException) -> str:
+    """The reason, with the place in the user's code."""
+    frames = [each for each, _ in traceback.walk_tb(error.__traceback__)]
+    mine = [each for each in frames if not each.f_code.co_filename.startswith(HERE)]
+    lines = [n for each, n in traceback.walk_tb(error.__traceback__) if each in mine]
+    if not mine:
+        return reason
+    return f"{Path(mine[-1].f_code.co_filename).name}:{lines[-1]} {reason}"
+
+
+def _drawn() -> Any:
+    """Where the random numbers of Python and NumPy stand."""
+    numpy = sys.modules.get("numpy")
+    of_numpy = numpy.random.get_state(legacy=True) if numpy else (None, ())
+    return random.getstate(), of_numpy[0], tuple(of_numpy[1]), of_numpy[2:]
+
+
+def _draw_again(state: Any) -> None:
+    random.setstate(state[0])
+    numpy = sys.modules.get("numpy")
+    if numpy:
+        numpy.random.set_state((state[1], list(state[2]), *state[3]))
+
+
+@contextmanager
+def _restored(root: nn.Module) -> Iterator[Callable[[], list[tuple[nn.Module, str]]]]:
+    """Whatever attempts do to the attributes of modules is undone; asked, what they have done."""
+    before = {}
+    for module in root.modules():
+        held = vars(module)
+        filled = {k: v.copy() for k, v in held.items() if isinstance(v, list | dict | set)}
+        before[module] = (dict(held), filled)
+
+    def changed() -> list[tuple[nn.Module, str]]:
+        return [
+            (module, name)
+            for module, (attributes, filled) in before.items()
+            for name, value in attributes.items()
+            if vars(module).get(name) is not value
+            or (name in filled and not _same(value, filled[name]))
+        ]
+
+    try:
+        yield changed
+    finally:
+        for module, name in changed():
+            attributes, filled = before[module]
+            value = vars(module)[name] = attributes[name]
+            if name in filled:
+                value.clear()
+                (value.extend if isinstance(value, list) else value.update)(filled[name])
+        for module, (attributes, _) in before.items():
+            for name in vars(module).keys() - attributes.keys():
+                del vars(module)[name]
+
+
+def _same(value: Any, kept: Any) -> bool:
+    if len(value) != len(kept):
+        return False
+    if isinstance(value, dict):
+        return all(k in kept and kept[k] is v for k, v in value.items())
+    if isinstance(value, list):
+        return all(a is b for a, b in zip(value, kept, strict=True))
+    return bool(value == kept)

@@ -1,0 +1,321 @@
+"""The forward that a fused module has: programs, each for what its capture depended on."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch._C import _len_torch_dispatch_stack
+from torch.compiler import is_dynamo_compiling
+from torch.utils import _pytree as pytree
+
+from transfuse import log
+from transfuse.fusing.capture import (
+    Arguments,
+    Captured,
+    Untraceable,
+    arguments,
+    bypassing,
+    capture,
+    mentions,
+)
+from transfuse.fusing.rewriting import Site, fuse_graph
+from transfuse.fusing.watching import State, hooked_globally, plain
+
+MOST = 16
+"""Programs of one module; for a state that none of them serves, one more is not made."""
+SIZES = 1024
+"""Sizes remembered by a program that depends on them; one more, and all are forgotten."""
+
+
+class Given(NamedTuple):
+    """All of a call's arguments but the tensors. ``spec`` is a number for tensors alone."""
+
+    spec: pytree.TreeSpec | int
+    at: tuple[int, ...] = ()
+    rest: tuple[Any, ...] = ()
+
+    def same(self, other: "Given") -> bool:
+        return (
+            self.spec == other.spec
+            and self.at == other.at
+            and all(map(_same, self.rest, other.rest))
+        )
+
+
+def _same(a: object, b: object) -> bool:
+    return a is b or (type(a) is type(b) and plain(a) and plain(b) and a == b)
+
+
+def _given(found: Arguments) -> Given:
+    at = found.at
+    args, kwargs = pytree.tree_unflatten(found.leaves, found.spec)
+    if not kwargs and len(args) == len(at):
+        return Given(len(at))
+    return Given(found.spec, at, tuple(v for i, v in enumerate(found.leaves) if i not in at))
+
+
+def _sizes(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    return tuple((each.shape, each.dtype, each.device) for each in tensors)
+
+
+class Program:
+    """A forward for calls of one kind: captured and fused, or else as it was written.
+
+    Attributes:
+        sites: the transposed convolutions that were found
+        whole: modules that are called although they have some, by name, and why; the root itself
+            under an empty name
+        provisional: it was captured without arguments, and an argument may make it another
+    """
+
+    def __init__(
+        self, module: nn.Module, given: Given, tensors: Sequence[Tensor] | None, found: Captured
+    ) -> None:
+        self.given = given
+        self.state = found.state
+        self.grad = found.grad
+        self.whole = found.whole
+        self.provisional = found.provisional
+        self.decisions = found.decisions
+        self.ranks = None if tensors is None else tuple(each.dim() for each in tensors)
+        self.sizes = {_sizes(tensors)} if tensors is not None and found.decisions else set()
+        self.returns = found.returns
+        self.sites: list[Site] = []
+        self.function: Callable[..., Any] | None = None
+        if found.graph is not None:
+            self.sites = fuse_graph(found.graph, module)
+            if any(site.chain is not None for site in self.sites):
+                self.function = _compiled(found.graph)
+
+    def __call__(self, module: nn.Module, tensors: Sequence[Tensor]) -> Any:
+        assert self.function is not None
+        y = self.function(module, *tensors)
+        return y if self.returns is None else pytree.tree_unflatten(y, self.returns)
+
+    def kind(self, given: Given) -> bool:
+        """Whether it is for calls with these arguments, in the modules' present state."""
+        return (
+            (self.grad is None or self.grad is torch.is_grad_enabled())
+            and self.given.same(given)
+            and self.state.holds()
+        )
+
+    def serves(self, given: Given, tensors: Sequence[Tensor]) -> bool:
+        return (
+            not self.provisional
+            and (self.ranks is None or self.ranks == tuple(each.dim() for each in tensors))
+            and (not self.decisions or _sizes(tensors) in self.sizes)
+            and self.kind(given)
+        )
+
+    def serves_in_trace(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether ``torch.compile`` may use it for a call; it guards what is compared here."""
+        if self.function is None or self.given.spec != len(tensors):
+            return False
+        if self.ranks is not None and self.ranks != tuple(each.dim() for each in tensors):
+            return False
+        if self.decisions and not any(_like(tensors, known) for known in self.sizes):
+            return False
+        if self.grad is not None and self.grad != torch.is_grad_enabled():
+            return False
+        return self.state.holds_in_trace()
+
+
+def _like(tensors: Sequence[Tensor], sizes: tuple[Any, ...]) -> bool:
+    """Whether tensors have these sizes, in a way that ``torch.compile`` follows."""
+    return all(
+        each.shape == shape and each.dtype == dtype and each.device == device
+        for each, (shape, dtype, device) in zip(tensors, sizes, strict=True)
+    )
+
+
+def _compiled(graph: fx.Graph) -> Callable[..., Any]:
+    """The graph as a function of its root, whose tensors it reads at each call, and of tensors."""
+    code = graph.python_code("self")
+    namespace = dict(code.globals)
+    exec(compile(code.src, "<transfuse.fuse>", "exec"), namespace)
+    function: Callable[..., Any] = namespace["forward"]
+    return function
+
+
+class Forward:
+    """What stands in place of a module's ``forward``.
+
+    A program is made at the first call of its kind: other arguments that are no tensors, another
+    number of axes, another state of the modules make another one. ``why``: why it is captured
+    alone, and not as part of a larger one. ``pending``: why there is no program yet.
+    """
+
+    def __init__(self, module: nn.Module, why: str = "") -> None:
+        self.module = module
+        self.name = type(module).__name__
+        self.why = why
+        self.pending = ""
+        self.own = vars(module).get("forward")
+        self.programs: list[Program] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy captures anew: programs are functions of this process."""
+        return {**vars(self), "programs": []}
+
+    @property
+    def unfused(self) -> Callable[..., Any]:
+        """The forward as it was written."""
+        forward: Callable[..., Any] = self.own or type(self.module).forward.__get__(self.module)
+        return forward
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """Where ``inspect.signature`` looks: the arguments are the same."""
+        return self.unfused
+
+    @property
+    def __code__(self) -> Any:
+        """Where ``torch.export`` looks, to tell the module in messages."""
+        return getattr(self.unfused, "__code__", Forward.__call__.__code__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            return self._traced(args, kwargs)
+        if bypassing() or hooked_globally():
+            return self.unfused(*args, **kwargs)
+        tensors: Sequence[Tensor]
+        if kwargs or not all(isinstance(each, Tensor) for each in args):
+            found = arguments(args, kwargs)
+            if any(isinstance(leaf, fx.Proxy) for leaf in found.leaves):
+                return self.unfused(*args, **kwargs)
+            given, tensors = _given(found), found.tensors
+        else:
+            given, tensors = Given(len(args)), args
+        program = self._served(given, tensors)
+        if program is None:
+            program = self._captured(given, tensors, arguments(args, kwargs))
+        if program.function is None:
+            return self.unfused(*args, **kwargs)
+        return program(self.module, tensors)
+
+    def _served(self, given: Given, tensors: Sequence[Tensor]) -> Program | None:
+        """The program for a call, if there is one already."""
+        for program in self.programs:
+            if program.serves(given, tensors):
+                return program
+        if not _len_torch_dispatch_stack():
+            return None
+        # Something looks at every operation, such as torch.export: a capture would disturb it.
+        for program in self.programs:
+            if program.provisional and program.kind(given):
+                return program
+        return Program(self.module, given, None, Captured(None, None, State((), self.module), {}))
+
+    def _captured(self, given: Given, tensors: Sequence[Tensor], found: Arguments) -> Program:
+        """A program for a call that none serves yet."""
+        try:
+            taken = self._taken(found)
+        except Untraceable as error:
+            taken = self._left(error)
+        for known in self.programs:  # decided alike, for other sizes
+            if taken.decisions and known.decisions == taken.decisions and known.kind(given):
+                if len(known.sizes) >= SIZES:
+                    known.sizes.clear()
+                known.sizes.add(_sizes(tensors))
+                return known
+        program = Program(self.module, given, tensors, taken)
+        # One that was made without arguments gives way to one that was made with them.
+        self.programs = [e for e in self.programs if not (e.provisional and e.kind(given))]
+        if len(self.programs) < MOST:
+            self.programs.append(program)
+        else:
+            line = "%s has %s programs for as many states and arguments: other calls are slow"
+            log.once(logging.WARNING, (id(self), MOST), line, self.name, MOST)
+        return program
+
+    def _taken(self, given: Arguments | None) -> Captured:
+        """The forward captured; modules that it has to leave whole are settled by themselves."""
+        found = capture(self.module, self.unfused, given, original)
+        for path, why in found.whole.items():
+            settle(self.module.get_submodule(path), why=why)
+        return found
+
+    def _left(self, error: Untraceable) -> Captured:
+        """The forward as it was written; what is inside is settled by itself."""
+        why = str(error)
+        log.once(logging.INFO, (id(self), why), "%s runs as it was written: %s", self.name, why)
+        for child in self.module.children():
+            settle(child, why=why)
+        return Captured(None, None, State((self.module,), self.module), {"": why})
+
+    def prepare(self, example: Arguments | None) -> Program:
+        """Make the program for calls like an example, or with tensors alone; or Untraceable."""
+        found = self._taken(example)
+        if example is None:
+            given = Given(found.inputs)
+            tensors = None
+        else:
+            given, tensors = _given(example), example.tensors
+        for known in self.programs:
+            if known.kind(given):
+                return known
+        self.programs.append(Program(self.module, given, tensors, found))
+        return self.programs[-1]
+
+    def _traced(self, args: Any, kwargs: Any) -> Any:
+        """A call that ``torch.compile`` traces: a program is there already, or none is used."""
+        if not kwargs and all(isinstance(each, Tensor) for each in args):
+            for program in self.programs:
+                if program.serves_in_trace(args):
+                    return program(self.module, args)
+        line = "torch.compile has %s as it was written: no program for this call was made before"
+        log.once(logging.WARNING, (line, self.name), line, self.name)
+        return self.unfused(*args, **kwargs)
+
+
+def original(module: nn.Module) -> Callable[..., Any]:
+    """A module's forward, were it not fused."""
+    forward = vars(module).get("forward")
+    if isinstance(forward, Forward):
+        return forward.unfused
+    return module.forward
+
+
+def settle(module: nn.Module, example: Arguments | None = None, why: str = "") -> None:
+    """Give a module its fused forward, or those below it where it cannot have one.
+
+    Programs are made for the present state and for both modes, so that ``torch.compile`` finds
+    them.
+    """
+    if isinstance(vars(module).get("forward"), Forward):
+        return
+    forward = Forward(module, why)
+    try:
+        program = forward.prepare(example)
+    except Untraceable as error:
+        if not error.pending:
+            for child in module.children():
+                settle(child, why=str(error))
+            return
+        if not mentions(module):
+            return
+        forward.pending = str(error)
+    else:
+        if not program.sites and not program.provisional and not program.whole:
+            return
+        for training in (True, False):
+            with _mode(module, training), suppress(Untraceable):
+                forward.prepare(example)
+    vars(module)["forward"] = forward
+
+
+@contextmanager
+def _mode(module: nn.Module, training: bool) -> Iterator[None]:
+    """All modules in one mode for a while: ``train()`` might do more than that."""
+    before = {each: each.training for each in module.modules()}
+    try:
+        for each in before:
+            vars(each)["training"] = training
+        yield
+    finally:
+        for each, was in before.items():
+            vars(each)["training"] = was

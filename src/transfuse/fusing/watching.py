@@ -1,0 +1,167 @@
+"""What Python read of modules while they were captured, and whether all of it still is so."""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from itertools import repeat
+from operator import getitem, is_, is_not
+from typing import Any
+
+from torch.nn import Module
+from torch.nn.modules import module as torch_module
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a module has what runs around its ``forward``."""
+OURS = frozenset({"forward", "explain"})
+"""What fusing a model sets on its modules."""
+KEPT = frozenset(vars(Module())) - {"training"}
+"""What ``torch.nn.Module`` keeps for itself: tensors, children and hooks are looked at apart."""
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def hooked(module: Module) -> bool:
+    """Whether anything runs around the module's ``forward``."""
+    return any(vars(module)[name] for name in HOOKS)
+
+
+def hooked_globally() -> bool:
+    """Whether there are hooks of all modules: no forward is traced through then."""
+    return bool(
+        torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
+        or torch_module._global_backward_hooks
+        or torch_module._global_backward_pre_hooks
+    )
+
+
+def plain(value: object) -> bool:
+    """Whether a value is told by what is in it alone: numbers, texts, and containers of such."""
+    if isinstance(value, tuple | list | set | frozenset):
+        return all(map(plain, value))
+    if isinstance(value, dict):
+        return all(map(plain, value)) and all(map(plain, value.values()))
+    return isinstance(value, PLAIN)
+
+
+def _contents(value: Any) -> tuple[Any, ...]:
+    return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+
+
+def _attributes(module: Module) -> dict[str, Any]:
+    return {k: v for k, v in vars(module).items() if k not in KEPT and k not in OURS}
+
+
+class State:
+    """The state of modules: attributes, children, hooks, which tensors there are.
+
+    Not the tensors themselves: a program reads those anew at each call. Of the module whose
+    forward is replaced hooks do not count, since they run around that.
+    """
+
+    def __init__(self, modules: Iterable[Module], outermost: Module) -> None:
+        self.modules = tuple(modules)
+        self._kinds = tuple(map(type, self.modules))
+        self._known = [_attributes(each).keys() for each in self.modules]
+        # Where each value that was read is found: a dictionary, a name in it, the value. In flat
+        # lists, so that one call of ``map`` looks at them all.
+        self._rooms: list[dict[Any, Any]] = []
+        self._names: list[Any] = []
+        self._values: list[Any] = []
+        self._filled: list[tuple[dict[Any, Any], str, Any]] = []
+        self._tensors: tuple[list[dict[str, Any]], list[str]] = ([], [])
+        self._dictionaries: list[dict[Any, Any]] = []
+        for module in self.modules:
+            held = vars(module)
+            self._watch(held, _attributes(module))
+            self._watch(held["_modules"], held["_modules"])
+            self._dictionaries += held, held["_modules"]
+            for name in ("_parameters", "_buffers"):
+                room = held[name]
+                self._watch(room, {k: v for k, v in room.items() if v is None})
+                there = [k for k, v in room.items() if v is not None]
+                self._tensors[0].extend(repeat(room, len(there)))
+                self._tensors[1].extend(there)
+                self._dictionaries.append(room)
+            for name in () if module is outermost else HOOKS:
+                self._watch(held[name], held[name])
+                self._dictionaries.append(held[name])
+        self._counts = list(map(len, self._dictionaries))
+        self.plain = [
+            (module, name, value)
+            for module in self.modules
+            for name, value in _attributes(module).items()
+            if isinstance(value, PLAIN)
+        ]
+        self.children = [
+            (module, name, child)
+            for module in self.modules
+            for name, child in module._modules.items()
+            if child is not None
+        ]
+        self.hooked = [
+            (module, len(module._forward_pre_hooks))
+            for module in self.modules
+            if module is not outermost
+        ]
+
+    def _watch(self, room: dict[Any, Any], values: Mapping[Any, Any]) -> None:
+        for name, value in values.items():
+            self._rooms.append(room)
+            self._names.append(name)
+            self._values.append(value)
+            if isinstance(value, list | dict | set):  # it can change and stay the same object
+                self._filled.append((room, name, _kept(value)))
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+    def holds(self) -> bool:
+        """Whether nothing has changed; about a microsecond for each module."""
+        try:
+            if not all(map(is_, map(getitem, self._rooms, self._names), self._values)):
+                self._values = self._equal()
+            return (
+                self._counted()
+                and all(map(is_, map(type, self.modules), self._kinds))
+                and all(map(is_not, map(getitem, *self._tensors), repeat(None)))
+                and all(_kept(room[name]) == value for room, name, value in self._filled)
+            )
+        except KeyError:  # one is not there any more
+            return False
+
+    def _equal(self) -> list[Any]:
+        """The values that there are now, if they mean the same; else KeyError."""
+        now = list(map(getitem, self._rooms, self._names))
+        for new, old in zip(now, self._values, strict=True):
+            if new is old or (type(new) is type(old) and plain(new) and new == old):
+                continue
+            raise KeyError
+        return now
+
+    def _counted(self) -> bool:
+        """Whether no attribute is new: it could hide one of the class."""
+        counts = list(map(len, self._dictionaries))
+        if counts != self._counts:
+            if [_attributes(each).keys() for each in self.modules] != self._known:
+                return False
+            if any(
+                now != then and "training" not in room  # not the attributes, which are the same
+                for now, then, room in zip(counts, self._counts, self._dictionaries, strict=True)
+            ):
+                return False
+            self._counts = counts
+        return True
+
+    def holds_in_trace(self) -> bool:
+        """The same for ``torch.compile``, which guards whatever it sees to be read here."""
+        for module, name, child in self.children:
+            if module._modules[name] is not child:
+                return False
+        for module, count in self.hooked:
+            if len(module._forward_hooks) or len(module._forward_pre_hooks) != count:
+                return False
+        return all(getattr(module, name) == value for module, name, value in self.plain)
+
+
+def _kept(value: Any) -> Any:
+    """What a container holds, to be compared: what is no plain value by its identity."""
+    return deepcopy(value) if plain(value) else tuple(map(id, _contents(value)))
