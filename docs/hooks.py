@@ -1,4 +1,4 @@
-"""What mkdocs makes beside the pages in this folder: the reference, and pages of the root.
+"""What mkdocs makes beside the pages in this folder: the reference, models, pages of the root.
 
 The reference is asked of the objects themselves, as a user has them: many public names are made
 when the package is imported (operators, stages), which no reading of the sources would find.
@@ -7,6 +7,7 @@ Formulas become MathML, which a browser draws by itself: nothing is fetched.
 
 import inspect
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from textwrap import dedent, indent
 from types import GenericAlias, ModuleType, UnionType
@@ -19,6 +20,7 @@ from mkdocs.structure.pages import Page
 
 import transfuse
 from transfuse import maths, nn, stages
+from transfuse.bench.models import MODELS
 
 ROOT = Path(__file__).parents[1]
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -40,6 +42,11 @@ SECTION = re.compile(r"(Args|Attributes|Shape|Returns|Raises|Example|Examples|No
 DISPLAYED = re.compile(r" *\.\. math::(.*)")
 ROLE = re.compile(r":(\w+):`([^`]+)`")
 MODULES = re.compile(r"\b(torch|typing|collections\.abc|transfuse(?:\.\w+)*)\.")
+MODELS_TOLD = (
+    "Published models that have transposed convolutions, written as their users write them. "
+    "`transfuse bench --model NAME` times one beside torch, as it is and compiled; "
+    "`--set models` all of them."
+)
 FORMULAS: list[str] = []
 """MathML, by the number that stands for it until a page is HTML."""
 
@@ -163,7 +170,32 @@ def reference(page: str) -> str:
     return "\n\n".join([title, *entries]) + "\n"
 
 
+def gallery() -> str:
+    """The models that come with us, as their registry has them."""
+    table = [
+        "| model | name | transposed convolutions | inputs on a CPU | on a GPU |",
+        "|---|---|---|---|---|",
+    ]
+    table += [
+        f"| [{model.title}](#{name}) | `{name}` | {model.convolutions} | "
+        f"{_sizes(model.cpu)} | {_sizes(model.gpu)} |"
+        for name, model in MODELS.items()
+    ]
+    entries = []
+    for name, model in MODELS.items():
+        source = inspect.getmodule(model.make)
+        told = " ".join((inspect.getdoc(source) or "").split())
+        code = inspect.getsource(source).partition('"""\n\n')[2]
+        entries += [f"## {model.title} {{ #{name} }}", told, f"```python\n{code.strip()}\n```"]
+    return "\n\n".join(["# Models", MODELS_TOLD, "\n".join(table), *entries]) + "\n"
+
+
+def _sizes(shapes: Iterable[tuple[int, ...]]) -> str:
+    return ", ".join("x".join(map(str, shape)) for shape in shapes)
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
+    files.append(File.generated(config, "gallery.md", content=gallery()))
     for page in REFERENCE:
         files.append(File.generated(config, f"reference/{page}.md", content=reference(page)))
     for source, page in ROOT_PAGES.items():

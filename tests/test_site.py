@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.test_docstrings import PUBLIC
+from transfuse.bench.models import MODELS
 
 ROOT = Path(__file__).parents[1]
 pytest.importorskip("mkdocs", reason="mkdocs is not installed; pip install 'transfuse[docs]'")
@@ -31,6 +32,14 @@ def hooks() -> ModuleType:
 def test_the_reference_has_every_public_name(hooks: ModuleType) -> None:
     pages = {name for name in PUBLIC if isinstance(PUBLIC[name], ModuleType)}
     assert hooks.PLACES.keys() == PUBLIC.keys() - pages
+
+
+def test_the_gallery_has_every_model(hooks: ModuleType) -> None:
+    page = hooks.gallery()
+    for name, model in MODELS.items():
+        assert f"| [{model.title}](#{name}) | `{name}` | {model.convolutions} |" in page
+        assert f"## {model.title} {{ #{name} }}" in page
+    assert "class Generator(nn.Module):" in page
 
 
 def test_a_docstring_becomes_markdown(hooks: ModuleType) -> None:
