@@ -10,9 +10,8 @@ import pytest
 from rich.console import Console
 
 from transfuse.bench.peers import peers
-from transfuse.bench.record import FUSED, OURS, POOLED, Row, Spread, read
+from transfuse.bench.record import OURS, POOLED, Row, Spread, read
 from transfuse.bench.statistics import outcome
-from transfuse.bench.ways import WAYS
 from transfuse.cli import main, output, status
 from transfuse.cli.results import CAPTION, ROOM, results
 from transfuse.operators import operator, short
@@ -75,10 +74,6 @@ def test_memory_that_cannot_be_measured_is_a_dash() -> None:
     assert set(ends["OpenVINO"]) == {"-"}
     assert "-" not in ends[OURS]
     assert set(peers()) >= POOLED
-
-
-def test_other_ways_to_run_a_model_fused_are_ways() -> None:
-    assert {way.name for way in WAYS} > FUSED
 
 
 def row(variant: str, ms: tuple[float, float, float], ratio: tuple[float, float, float]) -> Row:
