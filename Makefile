@@ -100,9 +100,10 @@ generate: $(READY) ## write the C functions anew from the operators' declaration
 	@$(BIN)/python -m transfuse.cfunctions
 	@$(MAKE) $(READY)
 
-docs: $(READY) ## write the pages of which stage runs where, and of what works in PyTorch, anew
+docs: $(READY) ## write the generated pages of docs anew, and build the site: build/site/index.html
 	@$(BIN)/python -m transfuse.report.support docs/support.md
 	@$(BIN)/python -m transfuse.report.pytorch docs/pytorch.md
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 format: $(READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet

@@ -66,7 +66,17 @@ WITH = {
 }
 
 
-@pytest.mark.parametrize("path", WITH["python"], ids=name)
+COMPILED = ROOT / "docs/tutorials/model.md"
+"""A document that compiles a model: it takes its time."""
+PYTHON = [
+    pytest.param(each, marks=pytest.mark.long if each == COMPILED else ())
+    for each in WITH["python"]
+]
+
+
+# torch's export warns of what torch has deprecated, in torch's own code.
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")
+@pytest.mark.parametrize("path", PYTHON, ids=name)
 def test_python_blocks_run(path: Path) -> None:
     """In order, in one namespace. Blocks that are not meant to run are marked ``py``.
 

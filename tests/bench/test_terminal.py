@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from transfuse.bench.peers import peers
-from transfuse.bench.record import OURS, POOLED, Row, Spread, read
+from transfuse.bench.record import FUSED, OURS, POOLED, Row, Spread, read
 from transfuse.bench.statistics import outcome
+from transfuse.bench.ways import WAYS
 from transfuse.cli import main, output, status
-from transfuse.cli.results import ROOM, results
+from transfuse.cli.results import CAPTION, ROOM, results
 from transfuse.operators import operator, short
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results"
@@ -60,6 +61,7 @@ def test_results_fit_and_break_no_name(file: str, width: int) -> None:
     for row in rows:
         assert short(row.slug) in words
         assert row.variant in text
+    assert text.endswith(f"{CAPTION}\n")
     assert ("p20 to p80" in text.splitlines()[2]) == (width == ROOM)
 
 
@@ -73,6 +75,10 @@ def test_memory_that_cannot_be_measured_is_a_dash() -> None:
     assert set(ends["OpenVINO"]) == {"-"}
     assert "-" not in ends[OURS]
     assert set(peers()) >= POOLED
+
+
+def test_other_ways_to_run_a_model_fused_are_ways() -> None:
+    assert {way.name for way in WAYS} > FUSED
 
 
 def row(variant: str, ms: tuple[float, float, float], ratio: tuple[float, float, float]) -> Row:

@@ -24,6 +24,7 @@ from tests.report.made import (
 )
 from transfuse.bench.record import OURS, ResultError, append, read
 from transfuse.report import build
+from transfuse.report.looks import LOOKS, marks
 from transfuse.report.words import number, seconds, si, times
 
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("[ch]*.jsonl"))
@@ -172,6 +173,13 @@ def test_headings_have_no_run_ids():
     assert len(headings) > 20
     assert len(ids) > 2
     assert not [words for _, words in headings if any(each in words for each in ids)]
+
+
+def test_no_peer_looks_like_transfuse():
+    rows = [replace(ON_CPU[1], variant=f"peer {at}") for at in range(20)]
+    looks = marks(rows)
+    assert looks.pop(OURS) == 0
+    assert set(looks.values()) == set(range(1, len(LOOKS)))
 
 
 def test_memory_has_a_dash_where_it_cannot_be_measured():

@@ -87,8 +87,7 @@ def measure(
             task = _of_model(run, subject, precision, training)
         else:
             task = _of_chain(run, subject, precision, training)
-        clock = ceilings.clock
-        prepared = []
+        prepared, clock = [], ceilings.clock
         for name, variant in variants.items():
             tell(name)
             prepared.append(_prepare(replace(task.blank, variant=name), variant, task, clock))

@@ -10,6 +10,7 @@ from transfuse import __version__
 from transfuse.cli.catalogue import env, explain, list_operators, show
 from transfuse.cli.checking import check
 from transfuse.cli.compiling import compile_
+from transfuse.cli.fusing import fuse
 from transfuse.cli.measuring import bench, report
 from transfuse.cli.output import err
 from transfuse.cli.tuning import tune
@@ -22,7 +23,7 @@ app = typer.Typer(
 )
 app.command("list")(list_operators)
 app.command("compile")(compile_)
-for command in (show, check, explain, bench, tune, report, env):
+for command in (show, check, explain, fuse, bench, tune, report, env):
     app.command()(command)
 
 

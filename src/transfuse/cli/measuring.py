@@ -13,12 +13,11 @@ from rich.text import Text
 
 from transfuse.bench.compare import Change, compare
 from transfuse.bench.peers import Peer
-from transfuse.bench.record import BASELINE, MODEL, OURS, Row
+from transfuse.bench.record import BASELINE, OURS, Row
 from transfuse.bench.session import Session, classes, variants
 from transfuse.bench.subjects import SETS, Subject, subjects
 from transfuse.bench.ways import Way, ways
 from transfuse.bench.whole import MODELS_SET, Whole, models
-from transfuse.cli.model_table import model_table
 from transfuse.cli.output import Json, Slugs, err, out, print_json
 from transfuse.cli.results import results
 from transfuse.cli.status import Status
@@ -110,8 +109,7 @@ def bench(
     if as_json:
         print_json({"file": str(path), "rows": [asdict(row) for row in rows]})
     else:
-        models_only = measured[0].slug == MODEL
-        for part in [model_table(rows, out.width)] if models_only else results(rows, out.width):
+        for part in results(rows, out.width):
             out.print(part)
         if session.skipped:
             out.print(f"{session.skipped} cases were in the file already")

@@ -18,8 +18,8 @@ ROOM = 100
 """Columns of a terminal from which on the spread is shown; the file has it anyway."""
 NOISE = "~"
 CAPTION = (
-    f"ratio: a variant's time over {OURS}'s in the same rounds; above 1 ours is less.\n"
-    f"{NOISE}: the noise covers it, p20 to p80 of both times or of the ratio and 1 meet."
+    f"ratio: its time over {OURS}'s in the same rounds; above 1 {OURS} is faster\n"
+    f"{NOISE}: within the noise, p20 to p80 of both times, or of the ratio and 1, meet"
 )
 
 

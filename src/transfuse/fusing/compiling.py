@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend="transfuse")``: transposed convolutions fused, the rest inductor's.
+"""``torch.compile(model, backend="transfuse")``: what can be fused is, the rest is inductor's.
 
 ``pyproject.toml`` names :func:`transfuse` to torch as an entry point, so that the installed package
 need not be imported.
@@ -20,7 +20,7 @@ def transfuse(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    r"""A backend of ``torch.compile``: inductor on a graph in which transposed convolutions are fused.
+    r"""A backend of ``torch.compile``: transposed convolutions fused, and inductor for all else.
 
     .. math::
         \text{relu}(\text{conv}(x)) \to \text{transfuse::chain}(x)
@@ -49,5 +49,5 @@ def transfuse(
         graph.recompile()
     settings = list_mode_options(mode) if mode else {}
     settings |= {name.replace("-", "_"): value for name, value in (options or {}).items()}
-    compiled: Callable[..., Any] = compile_fx(graph, list(inputs), config_patches=settings)
-    return compiled
+    compiled: Any = compile_fx(graph, list(inputs), config_patches=settings)
+    return compiled  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from transfuse.fusing.vocabulary import FRESH, Pointwise, Reading, Whole, read
 
 FORMS = frozenset({"flatten", "squeeze"})
 """Operations of the vocabulary whose result is the memory of what they are given."""
-TORCHS = ("torch", "_operator", "builtins", "math")
+PURE = ("torch", "_operator", "builtins", "math", "transfuse")
 """Modules whose functions write to memory only where their name or an argument says so."""
 
 
@@ -38,8 +38,8 @@ class Effects:
         return frozenset().union(*(self._memory[node] for node in nodes))
 
     def fresh(self, node: Node) -> bool:
-        """Whether a value is memory of its own."""
-        return self._memory[node] == {node}
+        """Whether a value is memory of its own, made in the graph."""
+        return node.op.startswith("call") and self._memory[node] == {node}
 
     def in_the_way(self, taken: Iterable[Node], last: Node) -> str:
         """Why operations cannot move to where ``last`` stands; empty where they can."""
@@ -85,6 +85,7 @@ class Effects:
 
 
 def _passes_on(reading: Reading) -> bool:
+    """Whether it gives what it is given, as dropout does that drops nothing."""
     return not isinstance(reading.row, Pointwise | Whole) and reading.row.name not in (
         "cat",
         "clone",
@@ -120,7 +121,7 @@ def written(node: Node) -> tuple[Node, ...]:
     if node.target is operator.setitem or name in IN_PLACE_NAMES:
         return first
     module = str(getattr(node.target, "__module__", None) or "torch")
-    return () if module.partition(".")[0] in TORCHS else tuple(node.all_input_nodes)
+    return () if module.partition(".")[0] in PURE else tuple(node.all_input_nodes)
 
 
 IN_PLACE_NAMES = frozenset(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
+from torch._C import _len_torch_dispatch_stack
 from torch.compiler import is_dynamo_compiling
 from torch.utils import _pytree as pytree
 
@@ -166,6 +167,16 @@ class Forward:
         forward: Callable[..., Any] = self.own or type(self.module).forward.__get__(self.module)
         return forward
 
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """Where ``inspect.signature`` looks: the arguments are the same."""
+        return self.unfused
+
+    @property
+    def __code__(self) -> Any:
+        """Where ``torch.export`` looks, to tell the module in messages."""
+        return getattr(self.unfused, "__code__", Forward.__call__.__code__)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return self._traced(args, kwargs)
@@ -179,14 +190,25 @@ class Forward:
             given, tensors = _given(found), found.tensors
         else:
             given, tensors = Given(len(args)), args
-        for program in self.programs:
-            if program.serves(given, tensors):
-                break
-        else:
+        program = self._served(given, tensors)
+        if program is None:
             program = self._captured(given, tensors, arguments(args, kwargs))
         if program.function is None:
             return self.unfused(*args, **kwargs)
         return program(self.module, tensors)
+
+    def _served(self, given: Given, tensors: Sequence[Tensor]) -> Program | None:
+        """The program for a call, if there is one already."""
+        for program in self.programs:
+            if program.serves(given, tensors):
+                return program
+        if not _len_torch_dispatch_stack():
+            return None
+        # Something looks at every operation, such as torch.export: a capture would disturb it.
+        for program in self.programs:
+            if program.provisional and program.kind(given):
+                return program
+        return Program(self.module, given, None, Captured(None, None, State((), self.module), {}))
 
     def _captured(self, given: Given, tensors: Sequence[Tensor], found: Arguments) -> Program:
         """A program for a call that none serves yet."""

@@ -57,7 +57,7 @@ class FusedCall:
 
     def __call__(self, x: Tensor, weight: Tensor, *values: Any) -> Tensor:
         if x.dim() != self.axes:
-            return self._unfused(f"the input has {x.dim()} axes", x, weight, *values)
+            return self._unfused(None, x, weight, *values)
         operands: dict[str, Tensor] = {}
         numbers: dict[str, Any] | None = None
         for name, spread, value in zip(self.names, self.spread, values):  # noqa: B905 takes its time
@@ -79,18 +79,20 @@ class FusedCall:
         except (UnsupportedError, torch.OutOfMemoryError):
             raise
         except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError) as error:
-            return self._unfused(str(error), x, weight, *values)
+            return self._unfused(error, x, weight, *values)
         if (is_dynamo_compiling() or any_autocast()) and autocasts(x):
             y = y.to(result_type(self.original, (x, weight, *values)))
         return y.contiguous() if self.contiguous else y
 
-    def _unfused(self, why: str, *values: Any) -> Tensor:
+    def _unfused(self, error: Exception | None, *values: Any) -> Tensor:
         """The original operations. What is wrong with a call they say in torch's words."""
         y: Tensor = self.original(*values)
         line = "%s runs unfused, as torch operations: %s"
-        if is_dynamo_compiling():
-            log.once(logging.WARNING, line, line, "a fused call in a compiled graph", "it differs")
+        if is_dynamo_compiling():  # a trace has no objects to print
+            why = "the input has no batch axis" if error is None else "its tensors do not fit it"
+            log.once(logging.WARNING, line, line, "a fused call in a compiled graph", why)
         else:
+            why = f"the input has {values[0].dim()} axes" if error is None else str(error)
             log.once(logging.WARNING, (id(self), line), line, self.chain, why)
         return y
 

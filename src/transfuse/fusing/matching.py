@@ -110,6 +110,8 @@ class _Growing:
         """Take in one operation that is not pointwise."""
         row, bound = reading.row, reading.bound
         what = reading.text
+        if row.rank not in (None, self.match.rank):
+            raise NoStage(f"{what} is not for {self.match.rank} spatial axes")
         if isinstance(row, Nothing):
             given = {k: v for k, v in bound.items() if k != "input"}
             if bound["input"] is not value or not row.when(**given):
@@ -222,8 +224,6 @@ class _Growing:
         (_, first), *rest = bound.items()
         if first is not value or any(each is value for _, each in rest):
             raise NoStage(f"{row.name} takes the value as another argument than its first")
-        if row.rank not in (None, self.match.rank):
-            raise NoStage(f"{row.name} is not for {self.match.rank} spatial axes")
         given = {}
         for key, each in rest:
             if isinstance(each, Node) and key not in CHANNELLED:
@@ -283,11 +283,11 @@ class _Growing:
         """Take in the operation that makes the input; whether it is a pool."""
         node = self.match.x
         reading = read(node)
-        if reading is None or node in self.others or [*node.users] != [self._first()]:
+        if reading is None or node in self.others or not {*node.users} <= {*self.match.taken}:
             raise NoStage("")
         if isinstance(reading.row, Whole) and not pooled:
             value = reading.bound["input"]
-            if not isinstance(value, Node):
+            if not isinstance(value, Node) or reading.row.rank != self.match.rank:
                 raise NoStage("")
             stage = self._whole(value, reading.row, reading.bound)
             if not isinstance(stage, Window | AdaptivePool):
@@ -305,11 +305,6 @@ class _Growing:
             raise NoStage("")
         self._put_before(region, value, self._mapped(known, value))
         return False
-
-    def _first(self) -> Node:
-        """The operation that reads the input of all."""
-        (first,) = [node for node in self.match.taken if self.match.x in node.all_input_nodes]
-        return first
 
     def _region_before(self, last: Node) -> tuple[list[Node], Node]:
         """The fewest pointwise operations that make a value of one other, and that one."""

@@ -11,6 +11,7 @@ from transfuse.chain import Chain
 from transfuse.fusing.fused_call import GEOMETRY, FusedCall
 from transfuse.fusing.match import Match
 from transfuse.fusing.matching import matches, text
+from transfuse.fusing.sizes import ask_the_input
 
 
 @dataclass(frozen=True)
@@ -45,26 +46,31 @@ def fuse_graph(graph: fx.Graph, root: nn.Module | None) -> list[Site]:
     Returns:
         What became of every transposed convolution, in the graph's order
     """
-    found = list(matches(graph, root))
+    ask_the_input(graph)
     sites = []
-    # From the last on: what a match is given may be the result of one before it, which is then
-    # replaced in it as in all that use it.
-    for each in reversed(found):
+    fused: dict[Node, Node] = {}
+    for each in list(matches(graph, root)):
         if isinstance(each, Match):
-            sites.append(_replaced(graph, each))
+            sites.append(_replaced(graph, each, fused))
         else:
             node, why = each
             sites.append(Site(_path(node), node.name, (text(node),), None, why))
     graph.lint()
-    return sites[::-1]
+    return sites
 
 
-def _replaced(graph: fx.Graph, match: Match) -> Site:
+def _replaced(graph: fx.Graph, match: Match, others: dict[Node, Node]) -> Site:
+    """Put the fused call of a match into its graph.
+
+    ``others``: results that fused calls have taken the place of, which a match may still name; this
+    one is added.
+    """
     chain, operands = match.chain()
     order = {node: at for at, node in enumerate(graph.nodes)}
     taken = sorted(match.taken, key=order.__getitem__)
     weight = match.arguments["weight"]
-    inputs: list[Any] = [match.x, weight, *(each.node for each in operands.values())]
+    nodes = (match.x, weight, *(each.node for each in operands.values()))
+    inputs: list[Any] = [others.get(each, each) for each in nodes]
     names = list(operands)
     geometry: dict[str, Any] = {}
     for key in GEOMETRY:
@@ -84,6 +90,7 @@ def _replaced(graph: fx.Graph, match: Match) -> Site:
         fused = graph.call_function(call, tuple(inputs))
     fused.meta.update(match.result.meta)
     match.result.replace_all_uses_with(fused)
+    others[match.result] = fused
     for node in reversed(taken):
         graph.erase_node(node)
     return Site(path, name, operations, chain, match.why, call)

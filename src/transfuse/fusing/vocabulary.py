@@ -39,6 +39,13 @@ class Row:
     name: str
     parameters: Parameters
 
+    @property
+    def rank(self) -> int | None:
+        """How many spatial axes it is for, where it is for one number of them, as pools are."""
+        if self.name == "pixel_shuffle":
+            return 2
+        return int(self.name[-2]) if self.name.endswith(("1d", "2d", "3d")) else None
+
 
 @dataclass(frozen=True)
 class Pointwise(Row):
@@ -57,12 +64,10 @@ class Pointwise(Row):
 class Whole(Row):
     """The stage that ``make`` makes of all arguments but the first, which is the running value.
 
-    ``rank``: how many spatial axes it is for, where it is for one number of them. ``pair``: it
-    gives values and indices, and only the values are meant.
+    ``pair``: it gives values and indices, and only the values are meant.
     """
 
     make: Callable[..., Stage]
-    rank: int | None = None
     pair: bool = False
 
 
@@ -493,9 +498,7 @@ def _fill() -> None:
         Pointwise("where", of_method, lambda x, c, other: _where(c, x, other), _none)
     )
     for name, text, make in WHOLES:
-        rank = int(name[-2]) if name.endswith(("1d", "2d", "3d")) else None
-        rank = 2 if name == "pixel_shuffle" else rank
-        _enter(Whole(name, parameters(text), make, rank), [name], ROOMS.get(name, (torch, F)))
+        _enter(Whole(name, parameters(text), make), [name], ROOMS.get(name, (torch, F)))
     for name, normed in (("softmax", stages.softmax), ("log_softmax", stages.log_softmax)):
         in_functional = parameters("input, dim=None, _stacklevel=3, dtype=None")
         FUNCTIONS[getattr(F, name)] = _always(Whole(name, in_functional, _softmax(normed)))

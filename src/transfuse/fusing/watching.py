@@ -91,6 +91,17 @@ class State:
             for name, value in _attributes(module).items()
             if isinstance(value, PLAIN)
         ]
+        self.children = [
+            (module, name, child)
+            for module in self.modules
+            for name, child in module._modules.items()
+            if child is not None
+        ]
+        self.hooked = [
+            (module, len(module._forward_pre_hooks))
+            for module in self.modules
+            if module is not outermost
+        ]
 
     def _watch(self, room: dict[Any, Any], values: Mapping[Any, Any]) -> None:
         for name, value in values.items():
@@ -142,6 +153,12 @@ class State:
 
     def holds_in_trace(self) -> bool:
         """The same for ``torch.compile``, which guards whatever it sees to be read here."""
+        for module, name, child in self.children:
+            if module._modules[name] is not child:
+                return False
+        for module, count in self.hooked:
+            if len(module._forward_hooks) or len(module._forward_pre_hooks) != count:
+                return False
         return all(getattr(module, name) == value for module, name, value in self.plain)
 
 

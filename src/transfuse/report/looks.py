@@ -28,5 +28,6 @@ def variants(rows: list[Row]) -> list[str]:
 
 
 def marks(rows: list[Row]) -> dict[str, int]:
-    """The look of each variant, by number."""
-    return {name: at % len(LOOKS) for at, name in enumerate(variants(rows))}
+    """The look of each variant, by number; where there are more than looks, ours stays its own."""
+    others = len(LOOKS) - 1
+    return {name: at and 1 + (at - 1) % others for at, name in enumerate(variants(rows))}

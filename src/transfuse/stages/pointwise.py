@@ -126,8 +126,9 @@ class Map(Stage):
     def _fitting(self, name: str, given: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
         """The shape of a tensor, where torch broadcasts it to that of the values; else raises."""
         sizes = (1,) * (len(shape.dims) - len(given)) + given
+        # Not `size in (1, full)`: of a size that is a symbol, torch.compile takes that for false.
         if len(sizes) > len(shape.dims) or any(
-            size not in (1, full) for size, full in zip(sizes, shape.dims, strict=True)
+            size != 1 and size != full for size, full in zip(sizes, shape.dims, strict=True)
         ):
             raise RuntimeError(
                 f"{self.name}: expected {name} to hold one value per channel, shape [{shape.c}], "
