@@ -17,6 +17,7 @@ from torch.fx import Node
 from transfuse.fusing.effects import Effects
 from transfuse.fusing.examples import Examples
 from transfuse.fusing.match import Match
+from transfuse.fusing.norms import mean_name, norm_of, over
 from transfuse.fusing.vocabulary import (
     CHANNELLED,
     Beside,
@@ -103,8 +104,8 @@ class _Growing:
         if reading is not None and not isinstance(reading.row, Pointwise):
             self._join_one(value, users[0], reading)
             return
-        region = self._region(value)
-        self._join([*region], [self._mapped(region, value)])
+        region, norm = self._region(value)
+        self._join([*region], [norm or self._mapped(region, value)])
 
     def _join_one(self, value: Node, user: Node, reading: Reading) -> None:
         """Take in one operation that is not pointwise."""
@@ -132,30 +133,52 @@ class _Growing:
             taken.append(only)
         self._join(taken, [stage])
 
-    def _region(self, value: Node) -> dict[Node, Expr]:
-        """The pointwise operations from a value to the next one that all of its uses lead to."""
+    def _region(self, value: Node) -> tuple[dict[Node, Expr], Stage | None]:
+        """The pointwise operations from a value to the next one that all of its uses lead to.
+
+        Where means are among them, they go on to the norm that they are, written by hand.
+        """
         found: dict[Node, Expr] = {value: X}
+        means: dict[str, Expr] = {}
         waiting = {*value.users}
         several = len(waiting) > 1
         for node in self.effects.nodes[self.effects.at[value] + 1 :]:
             if node not in waiting:
                 continue
             reading = read(node)
-            if reading is None or not isinstance(reading.row, Pointwise) or node in self.others:
-                raise NoStage(_ends(value, node, several, reading))
-            inputs = {each for each in reading.bound.values() if isinstance(each, Node)}
-            if reading.inplace and (
-                reading.bound["input"] not in found or len(reading.bound["input"].users) > 1
-            ):
-                raise NoStage(f"{reading.text} writes to a tensor that is used elsewhere, too")
-            found[node] = self._expression(reading, found)
+            if reading is None or node in self.others:
+                raise NoStage(_ends(value, node, several))
+            word = self._mean(reading, found)
+            if word and several:
+                name = mean_name(len(means), word)
+                means[name] = found[reading.bound["input"]]
+                found[node] = symbol(name)
+            elif not isinstance(reading.row, Pointwise):
+                raise NoStage(_ends(value, node, several))
+            else:
+                if reading.inplace and (
+                    reading.bound["input"] not in found or len(reading.bound["input"].users) > 1
+                ):
+                    raise NoStage(f"{reading.text} writes to a tensor that is used elsewhere, too")
+                found[node] = self._expression(reading, found)
             waiting.discard(node)
-            if not waiting and not found[node].logical:
+            norm = norm_of(found[node], means) if means else None
+            if not waiting and not found[node].logical and (norm or not means):
                 del found[value]
-                return found
+                return found, norm
             waiting.update(node.users)
-            several = several or bool(inputs & found.keys() - {value})
-        raise NoStage(f"its result is used {len(value.users)} times, and not for one value")
+            several = several or len(waiting) > 1
+        raise NoStage(_shared(value, "nothing"))
+
+    def _mean(self, reading: Reading, known: Mapping[Node, Expr]) -> str | None:
+        """What an operation is a mean over, such as norms have, with all axes kept."""
+        bound = reading.bound
+        if reading.row.name != "mean" or bound["keepdim"] is not True or bound["dtype"] is not None:
+            return None
+        try:
+            return over(bound["dim"], self.match.rank) if bound["input"] in known else None
+        except WRONG:
+            return None
 
     def _expression(self, reading: Reading, known: Mapping[Node, Expr]) -> Expr:
         """What a pointwise operation computes, where expressions for some values are known."""
@@ -395,14 +418,15 @@ def text(node: Node) -> str:
     return str(node.target)
 
 
-def _ends(value: Node, node: Node, several: bool, reading: Reading | None) -> str:
+def _ends(value: Node, node: Node, several: bool) -> str:
     what = "what returns it" if node.op == "output" else text(node)
     if several:
-        count = len(value.users)
-        return (
-            f"its result is used {count} times, not by pointwise operations alone ({what}); chains "
-            "that share a convolution's result are out of scope"
-        )
-    if reading is None:
-        return f"{what} is not of the vocabulary"
-    return f"{what} is not pointwise"
+        return _shared(value, what)
+    return f"{what} is not of the vocabulary"
+
+
+def _shared(value: Node, what: str) -> str:
+    return (
+        f"its result is used {len(value.users)} times, not by pointwise operations alone ({what}); "
+        "chains that share a convolution's result are out of scope"
+    )
