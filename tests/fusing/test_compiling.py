@@ -128,6 +128,28 @@ def test_a_rewritten_graph_compiles_into_one_operation(training: bool) -> None:
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.parametrize("rewritten", [True, False])
+def test_under_autocast_the_result_has_torchs_type(rewritten: bool) -> None:
+    """The factor of float32 makes the values so, though the convolution's are of 16 bits."""
+
+    def decoder(x: Tensor, w: Tensor, gain: Tensor) -> Tensor:
+        return F.relu(F.conv_transpose2d(x, w, None, 2)) * gain
+
+    before, after, _ = fused(decoder)
+    recorded = Recorded()
+    call = torch.compile(
+        after if rewritten else before, backend=recorded, fullgraph=True, dynamic=True
+    )
+    for size in (7, 9):
+        given = torch.randn(6, 3, size, 5), torch.randn(3, 4, 2, 2), torch.randn(4, 1, 1)
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            expected, found = before(*given), call(*given)
+        assert expected.dtype == found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    assert recorded.called == [["transfuse.chain.default"]]
+    assert counters["stats"]["unique_graphs"] == 1
+
+
 def test_a_rewritten_graph_is_exported() -> None:
     model, _ = made()
     x, skip = inputs(7)
