@@ -69,6 +69,11 @@ def other_mean(y: Tensor) -> Tensor:
     return (y - y.mean(1, True)) / torch.sqrt(y.square().mean(1, True) + 1e-6)
 
 
+def mean_of_another(y: Tensor) -> Tensor:
+    u = F.relu(y).mean(1, keepdim=True)
+    return (y - u) / torch.sqrt((y - u).square().mean(1, True) + 1e-6)
+
+
 def other_axes(y: Tensor) -> Tensor:
     u = y.mean(1, keepdim=True)
     return (y - u) / torch.sqrt((y - u).square().mean((2, 3), True) + 1e-6)
@@ -83,7 +88,9 @@ def excited(y: Tensor) -> Tensor:
     return y * torch.sigmoid(y.mean((2, 3), True))
 
 
-@pytest.mark.parametrize("function", [other_mean, other_axes, without_root, excited])
+@pytest.mark.parametrize(
+    "function", [other_mean, mean_of_another, other_axes, without_root, excited]
+)
 def test_what_is_no_norm_stays(function: Callable[[Tensor], Tensor]) -> None:
     def decoder(x: Tensor, w: Tensor) -> Tensor:
         return function(F.conv_transpose2d(x, w, None, 2))

@@ -28,7 +28,7 @@ from transfuse.fusing.vocabulary import (
     convolution,
     read,
 )
-from transfuse.maths.expr import Expr, X
+from transfuse.maths.expr import Expr, X, substituted
 from transfuse.maths.expr import name as symbol
 from transfuse.stages import Function, Stage
 from transfuse.stages.window import AdaptivePool, Window
@@ -221,11 +221,16 @@ class _Growing:
                     raise NoStage(f"{readings[last].text}: {error}") from None
                 if stage is not None:
                     return stage
-        name = "_".join(each.row.name for each in readings.values())
-        stand_ins = [each for each, _ in self.match.operands.values()]
-        used = [at for at in range(len(stand_ins)) if f"operand{at}" in expr.names]
-        made = _function(name, expr, [f"operand{at}" for at in used])
-        return made(*(stand_ins[at] for at in used))
+        words = [each.row.name for each in readings.values()]
+        name = "_".join(words) if len(words) < 4 else f"{words[0]}_to_{words[-1]}"
+        stand_ins = {
+            f"operand{at}": each for at, (each, _) in enumerate(self.match.operands.values())
+        }
+        # Called by their order in it, so that the same operations elsewhere are the same function.
+        found = [each for each in expr.names if each in stand_ins]
+        used = {each: f"operand{at}" for at, each in enumerate(found)}
+        renamed = substituted(expr, {old: symbol(new) for old, new in used.items()})
+        return _function(name, renamed, used.values())(*(stand_ins[each] for each in used))
 
     def _beside(self, value: Node, bound: Mapping[str, Any]) -> Stage:
         from transfuse.stages import cat
