@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from transfuse.fusing.effects import Effects
 from transfuse.fusing.examples import Examples
-from transfuse.fusing.match import Match
+from transfuse.fusing.match import WRONG, Match
 from transfuse.fusing.norms import mean_name, norm_of, over
 from transfuse.fusing.vocabulary import (
     CHANNELLED,
@@ -33,16 +33,18 @@ from transfuse.maths.expr import name as symbol
 from transfuse.stages import Function, Stage
 from transfuse.stages.window import AdaptivePool, Window
 
-WRONG = (TypeError, ValueError, RuntimeError, IndexError, ZeroDivisionError)
-"""What stages raise where arguments do not fit them."""
-
 
 class NoStage(Exception):
     """Why an operation does not join a chain."""
 
 
-def matches(graph: fx.Graph, root: nn.Module | None) -> Iterator[Match | tuple[Node, str]]:
-    """Every transposed convolution of a graph with what joins it, in order, or why none can be."""
+def matches(
+    graph: fx.Graph, root: nn.Module | None, compiled: bool
+) -> Iterator[Match | tuple[Node, str]]:
+    """Every transposed convolution of a graph with what joins it, in order, or why none can be.
+
+    ``compiled``: whether a compiler fuses what is left, so that pointwise operations take one pass.
+    """
     effects = Effects(graph.nodes, root)
     examples = Examples(root)
     taken: set[Node] = set()
@@ -62,7 +64,11 @@ def matches(graph: fx.Graph, root: nn.Module | None) -> Iterator[Match | tuple[N
             continue
         growing = _Growing(match, effects, examples, taken)
         growing.forward()
-        growing.backward()
+        growing.backward(compiled)
+        why = examples.slower(match)
+        if why:
+            yield node, why
+            continue
         taken.update(match.taken)
         yield match
 
@@ -298,13 +304,27 @@ class _Growing:
 
     # --- backward ----------------------------------------------------------------------------
 
-    def backward(self) -> None:
-        """Take in pointwise operations and one pool before the convolution."""
-        pooled = False
+    def backward(self, compiled: bool) -> None:
+        """Take in pointwise operations and one pool before the convolution, where it pays.
+
+        It does where they cost fewer passes over memory than torch takes for them by itself.
+        """
+        match, pooled = self.match, False
+        states = [(match.x, match.before, match.taken)]
+        alone = self.examples.passes(match)
         while True:
             try:
                 pooled = self._previous(pooled) or pooled
             except NoStage:
+                break
+            states.append((match.x, match.before, match.taken))
+        for state in reversed(states):
+            match.x, match.before, match.taken = state
+            saved = len(match.taken) - len(states[0][2])
+            passes = self.examples.passes(match)
+            if passes is None or alone is None or not saved:
+                return
+            if passes - alone < (1 if compiled else saved):
                 return
 
     def _previous(self, pooled: bool) -> bool:
@@ -427,6 +447,8 @@ def _ends(value: Node, node: Node, several: bool) -> str:
     what = "what returns it" if node.op == "output" else text(node)
     if several:
         return _shared(value, what)
+    if convolution(node) is not None:
+        return f"{what} follows, with a chain of its own"
     return f"{what} is not of the vocabulary"
 
 
