@@ -39,7 +39,7 @@ PUBLIC |= {maths.__name__: maths}
 MADE = (FunctionType, Function, Operator)
 CALLED = [name for name, each in PUBLIC.items() if isinstance(each, MADE)]
 CLASSES = [name for name, each in PUBLIC.items() if isinstance(each, type)]
-LOOK_UP = ("transfuse.explain", "transfuse.operator", "transfuse.solution")
+LOOK_UP = tuple(f"transfuse.{n}" for n in ("explain", "operator", "solution", "fuse", "unfuse"))
 """Functions that compute no tensor: there is no equation to give, and no shape."""
 
 

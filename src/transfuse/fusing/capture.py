@@ -42,6 +42,15 @@ TRIED = frozenset(
 )  # fmt: skip
 """Where torch has modules that may be of the vocabulary."""
 CALLS = ("call_function", "call_method", "call_module")
+MANAGERS = (
+    (torch.no_grad, "__enter__"),
+    (torch.enable_grad, "__enter__"),
+    (torch.set_grad_enabled, "__init__"),
+    (torch.inference_mode, "__enter__"),
+    (torch.autocast, "__enter__"),
+    (torch.autograd.graph.saved_tensors_hooks, "__enter__"),
+)
+"""How a forward computes in another way for a while: a graph would not have it."""
 FIRST_CALL = "decided at the first call"
 HERE = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
 
@@ -217,15 +226,8 @@ _GRAD, _AUTOCAST = torch.is_grad_enabled, torch.is_autocast_enabled
 
 
 def _modes() -> tuple[Any, ...]:
-    """What context managers change: a graph would not have them."""
-    kinds = ("cpu", "cuda")
-    return (
-        _GRAD(),
-        torch.is_inference_mode_enabled(),
-        *((_AUTOCAST(k), torch.get_autocast_dtype(k)) for k in kinds),
-        torch._C._autograd._top_saved_tensors_default_hooks(True) is None,
-        torch._C._len_torch_dispatch_stack(),
-    )
+    """What else changes how operations compute."""
+    return _GRAD(), torch.is_inference_mode_enabled(), torch._C._len_torch_dispatch_stack()
 
 
 class _Recording(TorchFunctionMode):
@@ -410,7 +412,16 @@ class _Tracer(fx.Tracer):
                 raise _Stop("asks whether autocast is on")
             return _AUTOCAST(*kind)
 
+        def entered(enter: Callable[..., Any]) -> Callable[..., Any]:
+            def enters(manager: Any, *args: Any, **kwargs: Any) -> Any:
+                if mine():
+                    raise _Stop(f"enters torch's {type(manager).__name__}")
+                return enter(manager, *args, **kwargs)
+
+            return enters
+
         replaced: tuple[tuple[Any, str, Any], ...] = (
+            *((owner, name, entered(getattr(owner, name))) for owner, name in MANAGERS),
             (nn.Module, "__call__", called),
             (nn.Module, "__getattr__", attribute),
             (nn.Module, "__setattr__", assigned),
@@ -549,7 +560,7 @@ class _Tracer(fx.Tracer):
         type_expr: Any | None = None,
     ) -> fx.Node:
         if _modes() != self.modes:
-            raise _Stop("computes in another mode (no_grad, autocast, checkpoint) for a while")
+            raise _Stop("computes in another mode for a while")
         node = super().create_node(kind, target, args, kwargs, name, type_expr)
         node.meta["path"] = self.stack[-1]
         node.meta[SIZED] = sized(node)

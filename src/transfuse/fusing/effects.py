@@ -16,7 +16,7 @@ from transfuse.fusing.vocabulary import FRESH, Pointwise, Reading, Whole, read
 
 FORMS = frozenset({"flatten", "squeeze"})
 """Operations of the vocabulary whose result is the memory of what they are given."""
-TORCHS = ("torch", "_operator", "builtins", "math")
+PURE = ("torch", "_operator", "builtins", "math", "transfuse")
 """Modules whose functions write to memory only where their name or an argument says so."""
 
 
@@ -121,7 +121,7 @@ def written(node: Node) -> tuple[Node, ...]:
     if node.target is operator.setitem or name in IN_PLACE_NAMES:
         return first
     module = str(getattr(node.target, "__module__", None) or "torch")
-    return () if module.partition(".")[0] in TORCHS else tuple(node.all_input_nodes)
+    return () if module.partition(".")[0] in PURE else tuple(node.all_input_nodes)
 
 
 IN_PLACE_NAMES = frozenset(

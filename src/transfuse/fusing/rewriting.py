@@ -11,6 +11,7 @@ from transfuse.chain import Chain
 from transfuse.fusing.fused_call import GEOMETRY, FusedCall
 from transfuse.fusing.match import Match
 from transfuse.fusing.matching import matches, text
+from transfuse.fusing.sizes import ask_the_input
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def fuse_graph(graph: fx.Graph, root: nn.Module | None) -> list[Site]:
     Returns:
         What became of every transposed convolution, in the graph's order
     """
+    ask_the_input(graph)
     sites = []
     fused: dict[Node, Node] = {}
     for each in list(matches(graph, root)):
