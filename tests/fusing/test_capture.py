@@ -181,13 +181,19 @@ def made_in_the_call(self: Any, x: Tensor) -> Tensor:
     return torch.relu(self.up(x) + ramp) * torch.tensor(0.5, dtype=x.dtype)
 
 
+def numbers(self: Any, x: Tensor) -> Tensor:
+    """Functions of torch that take a number or a tensor look closely at what they are given."""
+    y = torch.pow(torch.sin(self.up(x)), 2) + torch.pow(2, x.mean())
+    return torch.clamp(torch.add(y, 1), 0, 4) + torch.full((1,), 0.5, dtype=x.dtype)
+
+
 def sizes_go_on(self: Any, x: Tensor) -> Tensor:
     y = torch.relu(self.up(x))
     n, c, length = y.shape
     return y.reshape(n * c, length).sum(0) / y.size(-1) + y.dim()
 
 
-SEEN = [asks_class, named_outputs, nothing_new, made_in_the_call, sizes_go_on]
+SEEN = [asks_class, named_outputs, nothing_new, numbers, made_in_the_call, sizes_go_on]
 
 
 @pytest.mark.parametrize("forward", SEEN, ids=lambda forward: forward.__name__)

@@ -1,5 +1,6 @@
 """A module's forward as a graph of torch's functions, with the modules that it calls inlined."""
 
+import builtins
 import operator
 import random
 import sys
@@ -25,7 +26,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from transfuse.fusing.proxies import SIZED, VALUE, Stand, sized
+from transfuse.fusing.proxies import SIZED, VALUE, Read, Stand, sized
 from transfuse.fusing.vocabulary import knows
 from transfuse.fusing.watching import HOOKS, State, hooked
 from transfuse.nn.base import Layer
@@ -222,6 +223,8 @@ def hooked_weight(module: nn.Module, name: str) -> Tensor:
     return weight
 
 
+STANDS = (Stand, Read)
+_ISINSTANCE = isinstance
 _GRAD, _AUTOCAST = torch.is_grad_enabled, torch.is_autocast_enabled
 
 
@@ -412,6 +415,16 @@ class _Tracer(fx.Tracer):
                 raise _Stop("asks whether autocast is on")
             return _AUTOCAST(*kind)
 
+        def is_(value: object, kinds: Any) -> bool:
+            if type(value) in STANDS and mine():
+                asking = sys._getframe(1).f_code.co_filename
+                if not asking.startswith(HERE):
+                    return issubclass(value.kind(), kinds)  # type: ignore[attr-defined]
+            return _ISINSTANCE(value, kinds)
+
+        def is_tensor(value: object) -> bool:
+            return type(value) in STANDS or _ISINSTANCE(value, Tensor)
+
         def entered(enter: Callable[..., Any]) -> Callable[..., Any]:
             def enters(manager: Any, *args: Any, **kwargs: Any) -> Any:
                 if mine():
@@ -428,6 +441,8 @@ class _Tracer(fx.Tracer):
             (nn.Module, "__delattr__", deleted),
             (torch, "is_grad_enabled", grad),
             (torch, "is_autocast_enabled", autocast),
+            (torch, "is_tensor", is_tensor),
+            (builtins, "isinstance", is_),
             (parametrize, "_cache_enabled", 0),
         )
         kept = [getattr(owner, name) for owner, name, _ in replaced]

@@ -1,6 +1,6 @@
 """What stands for a tensor, or for something read of one, while a forward is captured.
 
-It is a proxy of ``torch.fx`` that keeps to what Python would have seen: it passes for a tensor,
+It is a proxy of ``torch.fx`` that keeps to what Python would have seen: ``isinstance`` is right,
 ``x += y`` and ``x[i] = y`` write in place, sizes that are known by example can be asked for.
 """
 
@@ -46,14 +46,14 @@ class Stand(fx.Proxy):
 
     tracer: Any
 
-    def _kind(self) -> type:
-        """The type that ``isinstance`` is to see."""
+    def kind(self) -> type:
+        """The type that ``isinstance`` is to see, in Python: torch's own code must not take it for
+        a tensor, whose memory it would read.
+        """
         value = self.node.meta.get(VALUE)
         if value is not None:
             return Tensor if isinstance(value, Tensor) else type(value)
         return Stand if self.node.meta.get(SIZED) else Tensor
-
-    __class__ = property(_kind)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in ("node", "tracer", "root", "attr", "_node"):
@@ -65,7 +65,7 @@ class Stand(fx.Proxy):
             rank = self.tracer.rank(self)
             if rank is not None:
                 return rank
-        return _Read(self, name)
+        return Read(self, name)
 
     def __bool__(self) -> bool:
         return bool(self.tracer.decided(self, bool))
@@ -101,7 +101,7 @@ class Stand(fx.Proxy):
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
 
 
-class _Read(Stand):
+class Read(Stand):
     """An attribute of a value; called, it is a method."""
 
     def __init__(self, root: Stand, attr: str) -> None:
@@ -117,10 +117,8 @@ class _Read(Stand):
             self._node = self.tracer.create_proxy("call_function", getattr, args, {}).node
         return self._node
 
-    def _kind(self) -> type:
-        return _Read if self._node is None else super()._kind()
-
-    __class__ = property(_kind)
+    def kind(self) -> type:
+        return Read if self._node is None else super().kind()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.attr in RANK:
