@@ -291,4 +291,29 @@ int transfuse_sweep_run(const transfuse_sweep* sweep, int32_t threads) {
     return status;
 }
 
+int transfuse_winners_run(const transfuse_winners* winners, int32_t threads) {
+    const transfuse_winners& w = *winners;
+    const auto bytes = [&](int64_t count, const int64_t* n) {
+        return size_t(count * n[0] * n[1] * n[2]) * size_of(w.element);
+    };
+    const int64_t one[3] = {1, 1, 1};
+    const size_t inputs = bytes(w.batch * w.in_channels, w.spatial);
+    const size_t weights = bytes(w.in_channels / w.groups * w.out_channels, w.kernel);
+    Frame frame = request(Function::WINNERS);
+    frame.put(w);
+    frame.put(threads);
+    frame.put_memory(w.gradient, bytes(w.batch * w.out_channels, w.windows));
+    frame.put_memory(w.values, bytes(w.batch * w.out_channels, w.outputs));
+    frame.put_memory(w.bias, bytes(w.out_channels, one));
+    frame.put_memory(w.input, inputs);
+    frame.put_memory(w.weights, weights);
+    frame.put_memory(w.by_input, inputs);
+    frame.put_memory(w.by_weights, weights);
+    Frame answer = ask(frame);
+    if (result(answer, 1)) return 1;
+    if (w.by_input) std::memcpy(w.by_input, answer.take(inputs), inputs);
+    if (w.by_weights) std::memcpy(w.by_weights, answer.take(weights), weights);
+    return 0;
+}
+
 }  // extern "C"

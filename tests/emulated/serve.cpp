@@ -175,6 +175,25 @@ void run(Frame& request, Frame& answer) {
     for (const Copy* each : moments) answer.put(each->data(), each->size);
 }
 
+void winners(Frame& request, Frame& answer) {
+    transfuse_winners w = request.get<transfuse_winners>();
+    const int32_t threads = request.get<int32_t>();
+    const Copy gradient(request), values(request), bias(request), input(request), weights(request);
+    const Copy by_input(request), by_weights(request);
+    w.gradient = gradient.data(), w.values = values.data(), w.bias = bias.data();
+    w.input = input.data(), w.weights = weights.data();
+    w.by_input = by_input.data(), w.by_weights = by_weights.data();
+    int status = transfuse_winners_run(&w, threads);
+    if (!status && !(by_input.intact() && by_weights.intact())) {
+        answer.put(1);
+        answer.put_text("the emulated core wrote outside its results");
+        return;
+    }
+    put_result(answer, status, 1);
+    for (const Copy* each : {&by_input, &by_weights})
+        if (!status && each->data()) answer.put(each->data(), each->size);
+}
+
 void sweep(Frame& request, Frame& answer) {
     transfuse_sweep s = request.get<transfuse_sweep>();
     const int32_t threads = request.get<int32_t>();
@@ -214,6 +233,7 @@ Frame answered(Frame& request) {
         case Function::DECIDE: decide(request, answer); break;
         case Function::RUN: run(request, answer); break;
         case Function::SWEEP: sweep(request, answer); break;
+        case Function::WINNERS: winners(request, answer); break;
     }
     return answer;
 }

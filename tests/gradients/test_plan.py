@@ -38,7 +38,10 @@ def test_the_operators_have_one(slug: str, device: str) -> None:
     kept, again = "the forward call keeps" in plan.note, "is computed again, not kept" in plan.note
     assert (kept or again) is (len(chain.stages) > 1)
     assert not (kept and again)
-    assert plan.flops == chain.core(case.problem).flops() * (3 if again else 2)
+    if "have a gradient" in plan.note:  # of the winners of windows alone
+        assert plan.flops < chain.core(case.problem).flops()
+    else:
+        assert plan.flops == chain.core(case.problem).flops() * (3 if again else 2)
 
 
 def test_sums_are_shared() -> None:

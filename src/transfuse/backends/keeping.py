@@ -5,7 +5,7 @@ the steps back read of them is kept, where two convolutions of a step and a resu
 cost more than one convolution and its output in memory.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -80,20 +80,14 @@ class Keeping:
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """The result, and what is kept."""
-        again = self.again
-        source, found = x, [*self._memory(x.device)]
-        if again.head:
-            source = found[0] = again.read(x, operands)
-        y = again.kernels.empty(again.dims[-1], x.dtype, again.last, x.device)
-        held = dict(zip(map(keeps, self.kept), found[-len(self.kept) :], strict=True))
+        again, empty = self.again, self.again.kernels.empty
+        read = [again.read(x, operands)] if again.head else []
+        source = read[0] if read else x
+        y = empty(again.dims[-1], x.dtype, again.last, x.device)
+        found = [empty(f.dims, f.dtype, f.last, x.device) for f in self.forms[len(read) :]]
+        held = dict(zip(map(keeps, self.kept), found, strict=True))
         self.schedule({READ: source, KERNEL: weight, **operands, RESULT: y, **held})
-        return y, found
-
-    def _memory(self, device: torch.device) -> Iterable[Tensor]:
-        skipped = 1 if self.again.head else 0
-        for at, form in enumerate(self.forms):
-            dims = (0,) if at < skipped else form.dims
-            yield self.again.kernels.empty(dims, form.dtype, form.last, device)
+        return y, [*read, *found]
 
     @cached_property
     def backward(self) -> Backward:

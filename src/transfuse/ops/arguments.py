@@ -1,7 +1,7 @@
 """What the arguments of an operation stand for: a chain, its problem, its tensors by name."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -94,7 +94,12 @@ def _outline(line: str) -> Chain:
 
 
 def keeping(
-    options: Options, x: Tensor, weight: Tensor, named: dict[str, Tensor], backend: str
+    options: Options,
+    x: Tensor,
+    weight: Tensor,
+    named: dict[str, Tensor],
+    backend: str,
+    device: str = "",
 ) -> "Keeping | None":
     """The forward call that keeps what gradients read, where that is cheaper.
 
@@ -104,7 +109,9 @@ def keeping(
     from transfuse.gradients import keeping as found
 
     whole = fitted(options.chain, named)
-    kept = found(whole, options.problem(whole, x, weight, exotic=False), settings.backend())
+    problem = options.problem(whole, x, weight, exotic=False)
+    problem = replace(problem, device=device) if device else problem
+    kept = found(whole, problem, settings.backend())
     return kept if kept is not None and backend in ("", kept.backend.name) else None
 
 

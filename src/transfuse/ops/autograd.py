@@ -36,8 +36,9 @@ def chain(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> 
     if _transformed():
         return decomposition.chain(x, weight, operands, *rest)
     if _learns(x, weight, *operands):
-        if _keeps(x, weight, operands, *rest):
-            return chain_keeping(x, weight, operands, *rest)[0]
+        device = _keeps(x, weight, operands, *rest)
+        if device:
+            return chain_keeping(x, weight, operands, *rest, device)[0]
         y: Tensor = _Chain.apply(rest, x, weight, *operands)  # type: ignore[no-untyped-call]
         return y
     return _below(torch.ops.transfuse.chain, x, weight, operands, *rest)  # type: ignore[no-any-return]
@@ -76,12 +77,16 @@ def chain_backward(
     return _below(op, grad, x, weight, operands, *rest)  # type: ignore[no-any-return]
 
 
-def _keeps(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> bool:
-    """Whether a call keeps more than its tensors. A trace is to hold for other sizes, too."""
+def _keeps(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> str:
+    """The device by whose rates a call keeps more than its tensors; empty where it does not.
+
+    A trace is to hold for other sizes, too.
+    """
     if plain.why_not((x, weight, *operands)):
-        return False
+        return ""
     options = Options(*rest[:-1])
-    return keeping(options, x, weight, options.named(operands), rest[-1]) is not None
+    found = keeping(options, x, weight, options.named(operands), rest[-1])
+    return found.problem.device if found else ""
 
 
 def _transformed() -> bool:
@@ -122,7 +127,7 @@ class _Keeping(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rest: tuple[Any, ...], *tensors: Tensor) -> Any:
-        ctx.options, ctx.given = rest[:-1], len(tensors)
+        ctx.options, ctx.given = rest[:-2], len(tensors)
         x, weight, *operands = tensors
         y, kept = _below(torch.ops.transfuse.chain_keeping, x, weight, operands, *rest)
         ctx.mark_non_differentiable(*kept)

@@ -54,10 +54,10 @@ def chain_updating(
 def chain_keeping(
     x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
 ) -> tuple[Tensor, list[Tensor]]:
-    options = Options(*rest[:-1])
+    options = Options(*rest[:-2])
     options.expect_pure()
-    y = _result(options, x, weight, operands, rest[-1])
-    kept = keeping(options, x, weight, options.named(operands), rest[-1])
+    y = _result(options, x, weight, operands, rest[-2])
+    kept = keeping(options, x, weight, options.named(operands), *rest[-2:])
     return y, [
         torch.empty(
             form.dims,

@@ -59,12 +59,12 @@ def chain_updating(
 def chain_keeping(
     x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any
 ) -> tuple[Tensor, list[Tensor]]:
-    options = Options(*rest[:-1])
+    options = Options(*rest[:-2])
     options.expect_pure()
     named = options.named(operands)
-    kept = keeping(options, x, weight, named, rest[-1])
-    if kept is None or plain.why_not((x, weight, *operands)):
-        return _run(options, x, weight, named, rest[-1]), []
+    kept = keeping(options, x, weight, named, *rest[-2:])
+    if kept is None or any(map(plain.unlike_plain, (x, weight, *operands))):
+        return _run(options, x, weight, named, rest[-2]), []
     checks.expect(kept.again.chain, kept.problem, x, weight, named)
     with without_autocast(x), torch.no_grad():
         y, found = kept(x, weight, named)

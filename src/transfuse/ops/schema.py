@@ -17,13 +17,14 @@ TENSORS = "Tensor x, Tensor weight, Tensor[] operands"
 SCHEMAS = {
     "chain": f"({TENSORS}, {OPTIONS}, str backend) -> Tensor",
     "chain_updating": f"({TENSORS}, {OPTIONS}, str backend) -> (Tensor, Tensor[])",
-    "chain_keeping": f"({TENSORS}, {OPTIONS}, str backend) -> (Tensor, Tensor[])",
+    "chain_keeping": f"({TENSORS}, {OPTIONS}, str backend, str device) -> (Tensor, Tensor[])",
     "chain_backward": (
         f"(Tensor grad, {TENSORS}, {OPTIONS}, bool[] wanted, Tensor[]? kept=None) -> Tensor[]"
     ),
 }
 """``backend``: the one asked for, or empty. ``wanted``: of x, weight and each operand. ``kept``:
-what ``chain_keeping`` gave beside the result."""
+what ``chain_keeping`` gave beside the result; ``device``: a Problem's, by whose rates that is
+decided."""
 
 LIBRARY = Library("transfuse", "DEF")  # type: ignore[no-untyped-call]
 for name, schema in SCHEMAS.items():

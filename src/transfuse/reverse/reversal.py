@@ -16,7 +16,7 @@ from torch import Tensor
 from transfuse.maths import eq, where
 from transfuse.maths.expr import Call, Expr, Name, X, call, folded
 from transfuse.maths.expr import name as symbol
-from transfuse.maths.primitives import ONE, ZERO, derivative
+from transfuse.maths.primitives import ONE, PRIMITIVES, ZERO, derivative
 from transfuse.reverse.adaptive import adaptive
 from transfuse.reverse.axes import axes_of
 from transfuse.reverse.factors import factored
@@ -40,6 +40,8 @@ from transfuse.sweeping import (
 
 SHARED = 8
 """Values that a sum which others share goes over, at least."""
+COMMON = 4
+"""Costly parts that gradients of a region must save before something is stored for them."""
 G = symbol("g")
 """The gradient that comes in."""
 
@@ -94,6 +96,7 @@ class Reversal:
         self.slope: Slope | None = None
         self._pulls: dict[int, list[Buffer]] = {}  # gradients of statistics, one for every place
         self._sums: dict[tuple[object, ...], str] = {}  # what several sums of a region share
+        self._commons: dict[int, tuple[Expr, Name]] = {}  # of a region: what is stored of it
         self._made = 0
 
     def back(self, gradient: Seen) -> Seen:
@@ -220,39 +223,79 @@ class Reversal:
     def _region(self, region: Region, adjoint: Expr, incoming: Seen, names: Names) -> Seen:
         """The gradient by a region's values, and on the way by all that met them."""
         own = {each for taken in region.taken for each in taken.statistics}
+        made = Buffer(region.buffer.dims)
+        self._common(region, adjoint, names, made)
         for taken in reversed(region.taken):
             self._pull(region, adjoint, names, taken.statistics)
             adjoint = self._pushed(region, taken, adjoint, names)
         met = {each for each in region.values.values() if isinstance(each, Statistic)}
         self._pull(region, adjoint, names, sorted(met - own, key=lambda each: each.number))
         change = derivative(adjoint, "x")
-        found = incoming if change is G else self._by_values(region, change, names)
+        found = incoming if change is G else Seen(made, same)
         names["dx"] = _whole(found, region)
-        for name, value in region.values.items():
-            if isinstance(value, Given) and value.name in self.wanted:
-                self._by_operand(region, name, value, adjoint, change, names)
+        wanted = [
+            (name, value, derivative(adjoint, name))
+            for name, value in region.values.items()
+            if isinstance(value, Given) and value.name in self.wanted
+        ]
+        # What others read in the buffer of this gradient is gone once it is there.
+        late = [each for each in wanted if each[2] is change]
+        for name, value, by in (each for each in wanted if each[2] is not change):
+            self._by_operand(region, name, value, by, change, names)
+        if change is not G:
+            self._by_values(region, change, names, made)
+        for name, value, by in late:
+            self._by_operand(region, name, value, symbol("dx"), symbol("dx"), names)
         return found
 
-    def _by_values(self, region: Region, change: Expr, names: Names) -> Seen:
-        """The gradient by a region's values, in a buffer of its own."""
-        made = Buffer(region.buffer.dims)
+    def _by_values(self, region: Region, change: Expr, names: Names, made: Buffer) -> None:
+        """The gradient by a region's values."""
+        change = self._known(region, change)
         expr, groups, reads = self._read(region, change, names)
         self._each(_back(region), Seen(made, grouped(groups)), expr, reads)
         if groups == 1:
             self.slope = Slope(self.steps[-1], expr, {n: reads[n].buffer for n in expr.names})
-        return Seen(made, same)
+
+    def _common(self, region: Region, adjoint: Expr, names: Names, made: Buffer) -> None:
+        """Store what several gradients of a region would each compute, if that takes them long.
+
+        It lies where the gradient by the values will, and so takes no memory: that one is the last
+        to read it.
+        """
+        changes = [derivative(adjoint, "x")]
+        changes += [derivative(adjoint, n) for n, v in region.values.items() if self._sought(v)]
+        users: dict[Expr, int] = {}
+        for change in {*changes}:
+            for part in change.walk():
+                users[part] = users.get(part, 0) + 1
+        worth = {
+            part: (count - 1) * _inexact(part)
+            for part, count in users.items()
+            if isinstance(part, Call) and not part.logical and "x" in part.names
+        }
+        piece = max(worth, key=lambda part: worth[part], default=None)
+        if piece is None or worth[piece] < COMMON or written_out(piece, 1) > LARGEST:
+            return
+        self._made += 1
+        name = f"common{self._made}"
+        expr, groups, reads = self._read(region, piece, names)
+        self._each(f"{_back(region)} · in common", Seen(made, grouped(groups)), expr, reads)
+        names[name] = _whole(Seen(made, same), region)
+        self._commons[id(region)] = piece, symbol(name)
+
+    def _known(self, region: Region, expr: Expr) -> Expr:
+        """An expression with what is stored of it by name."""
+        known = self._commons.get(id(region))
+        return expr if known is None else _replaced(expr, *known)
 
     def _by_operand(
-        self, region: Region, name: str, value: Given, adjoint: Expr, of_x: Expr, names: Names
+        self, region: Region, name: str, value: Given, change: Expr, of_x: Expr, names: Names
     ) -> None:
         """The gradient by an operand that meets a region's values; ``of_x``: that by these."""
-        change = derivative(adjoint, name)
         if change is ZERO:
             return
         sizes = region.buffer.dims
         dims = tuple(n if axis in value.axes else 1 for axis, n in enumerate(sizes))
-        if change is of_x and dims == sizes:  # one that was added, as a residual is
-            change = symbol("dx")
         part = self._part(value.name, dims)
         does = f"{_back(region)} · by {value.name}"
         self._summed(does, region, change, names, names[name], part)
@@ -319,6 +362,7 @@ class Reversal:
         self, does: str, region: Region, expr: Expr, names: Names, like: _Named, part: Buffer
     ) -> None:
         """The sum of an expression for each value of something, into a buffer that lies so."""
+        expr = self._known(region, expr)
         expr, apart = self._shared(does, region, expr, names, like)
         expr, groups, reads = self._read(region, expr, names, like.groups)
         dims = grouped(groups)(_likeness(region.buffer)).shape
@@ -467,6 +511,12 @@ def _pieces(expr: Expr) -> Iterator[tuple[Expr, int]]:
 
     folded(expr, lambda _: 1, apply)
     return ((each, n) for each, n in sizes.items() if n <= LARGEST and not each.logical)
+
+
+def _inexact(expr: Expr) -> int:
+    """Its parts that are more than plain arithmetic."""
+    calls = (each for each in expr.walk() if isinstance(each, Call))
+    return sum(not PRIMITIVES[each.primitive].exact for each in calls)
 
 
 def _replaced(expr: Expr, part: Expr, by: Name) -> Expr:
