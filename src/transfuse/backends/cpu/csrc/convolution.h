@@ -142,9 +142,10 @@ template <class T> class Convolution {
         const bool same_rows = from == sample && box.same(copied_box, 1) && box.same(copied_box, 2);
         sample = -1;  // until all is done
         depth = Reads(p, 0, n[0], box.lo[0], box.hi[0]);
-        // All planes where most are asked for: the next tile asks for most, too. What is copied follows from the
-        // tile alone, so that its rows are paired or not whichever tile its thread had before.
-        const bool most = 2 * (depth.hi - depth.lo) > n[0];
+        // All planes where most are asked for, those before the first one counted: the next tile asks for most, too. What
+        // is copied follows from the tile alone, so that its rows are paired or not whichever its thread had before.
+        const int64_t before = (p.dilation[0] * (p.kernel[0] - 1) - p.padding[0] - box.lo[0]) / p.stride[0];
+        const bool most = 2 * (depth.hi - std::min(depth.lo, -before)) > n[0];
         const int64_t first = most ? 0 : depth.lo, end = most ? n[0] : depth.hi;
         if (!same_rows || first != first_plane || end != end_plane) {
             first_plane = first, end_plane = end;
@@ -246,8 +247,10 @@ template <class T> class Convolution {
         int64_t lo = INT64_MAX, hi = INT64_MIN;
         for (const WidthPhase& phase : phases)
             for (const auto& meets : phase.taps) {
-                lo = std::min(lo, meets.input);
-                hi = std::max(hi, meets.input + phase.count);
+                // Spans read no zeros beyond the ends.
+                const int64_t end = meets.input + phase.count;
+                lo = std::min(lo, phase.spans.empty() ? meets.input : std::max<int64_t>(0, meets.input));
+                hi = std::max(hi, phase.spans.empty() ? end : std::min(n[2], end));
             }
         if (lo > hi) lo = hi = 0;
         first_column = lo;
