@@ -18,7 +18,7 @@ from transfuse.bench.record import Row, Spread, read
 from transfuse.bench.ways import WAYS, ways
 from transfuse.bench.whole import models
 from transfuse.cli import main
-from transfuse.cli.model_table import model_table
+from transfuse.cli.results import results
 from transfuse.report import build
 
 SMALL = ("--model", "vq-vae", "--input", "1x64x2x3")
@@ -205,7 +205,9 @@ def test_the_table_fits(width):
     ]
     rows.append(Row("r", "model", "m", "m", "fp32", "cpu", "x", "failed", reason="word " * 60))
     printed = StringIO()
-    Console(width=width, file=printed).print(model_table(rows, width))
+    console = Console(width=width, file=printed)
+    for part in results(rows, width):
+        console.print(part)
     text = printed.getvalue()
     assert max(map(len, text.splitlines())) <= width
     for way in WAYS:

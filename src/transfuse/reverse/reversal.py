@@ -244,7 +244,7 @@ class Reversal:
             self._by_operand(region, name, value, by, change, names)
         if change is not G:
             self._by_values(region, change, names, made)
-        for name, value, by in late:
+        for name, value, _ in late:
             self._by_operand(region, name, value, symbol("dx"), symbol("dx"), names)
         return found
 
