@@ -154,7 +154,9 @@ static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int ch
     const To more = {false, to.second, to.minus};
     while (n > 0) {
         const int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
-        if constexpr (N == 1) {
+        if (count <= taps_at_once && part == channels) {  // one short sum
+            block_of<V, N>(m)(x, taps, count, channels, cs, w, s, ps, to);
+        } else if constexpr (N == 1) {
             slim_block_of<V>(m, std::make_integer_sequence<int, TF_ROWS>())(x, taps, count, channels, cs, w, s, ps, to,
                                                                              taps_at_once, part);
         } else {
