@@ -30,7 +30,8 @@ class Effects:
         self._memory: dict[Node, frozenset[object]] = {}
         for node in self.nodes:
             self._memory[node] = self._shared(node)
-        self.writers = [(node, self.memory(written(node))) for node in self.nodes if written(node)]
+        changed = ((node, self.memory(written(node))) for node in self.nodes)
+        self.writers = [(node, memory) for node, memory in changed if memory]
         self.borders = [node for node in self.nodes if border(node)]
 
     def memory(self, nodes: Iterable[Node]) -> frozenset[object]:
