@@ -352,6 +352,24 @@ def test_threads_while_a_model_is_captured() -> None:
     assert all(found)
 
 
+def test_models_captured_in_threads() -> None:
+    """What a capture replaces in torch is back in place afterwards."""
+    kept = (nn.Module.__call__, nn.Module.__getattr__, nn.Module.__setattr__, isinstance)
+    found: list[Tensor] = []
+
+    def work() -> None:
+        for _ in range(3):
+            found.append(transfuse.fuse(made(Alpha))(X))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 9
+    assert kept == (nn.Module.__call__, nn.Module.__getattr__, nn.Module.__setattr__, isinstance)
+
+
 def test_what_is_wrong_is_said() -> None:
     with pytest.raises(TypeError, match=r"fuse takes a torch.nn.Module, not str"):
         transfuse.fuse("model")  # type: ignore[type-var]

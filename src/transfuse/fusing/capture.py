@@ -327,7 +327,13 @@ class _Tracer(fx.Tracer):
             )
         drawn = _drawn()
         try:
-            with bypassed(), _restored(self.root) as changed, self._patched(), _Recording(self):
+            with (
+                _ONE,
+                bypassed(),
+                _restored(self.root) as changed,
+                self._patched(),
+                _Recording(self),
+            ):
                 args, kwargs = self._placeholders(forward, given)
                 result = forward(*args, **kwargs)
                 leaves, self.returns = pytree.tree_flatten(result)
@@ -644,6 +650,8 @@ def _other_hooks(module: nn.Module) -> bool:
 _RANKS = {"1d": 3, "2d": 4, "3d": 5}
 
 _thread = threading.local()
+_ONE = threading.RLock()
+"""What is replaced in torch for the time of an attempt is given back by the one that took it."""
 
 
 def bypassing() -> bool:
