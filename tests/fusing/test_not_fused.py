@@ -180,6 +180,40 @@ def test_memory_that_views_share_is_one() -> None:
     close(before(*given), after(*given))
 
 
+class Mine(nn.Conv2d):
+    """A module of somebody's own may do anything to what it is given."""
+
+
+class Beside(nn.Module):
+    """A module left whole, on the convolution's own input, stands before the chain's end."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        whole = Mine if kind == "mine" else nn.Conv2d
+        self.side = nn.Sequential(whole(3, 4, 1), nn.ReLU(inplace=kind == "in place")).double()
+
+    def forward(self, x: Tensor, w: Tensor) -> Any:
+        y = up(x, w)
+        return self.side(x).sum() + F.relu(y)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("torch's", 3), ("in place", 1), ("mine", 1)], ids=str)
+def test_a_module_left_whole_may_write_to_what_it_is_given(kind: str, count: int) -> None:
+    class Tracer(fx.Tracer):
+        def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+            return True
+
+    model = Beside(kind)
+    tracer = Tracer()
+    before = fx.GraphModule(model, tracer.trace(model))
+    after = fx.GraphModule(model, tracer.trace(model))
+    (site,) = fuse_graph(after.graph, after)
+    after.recompile()
+    assert len(site.operations) == count
+    assert count > 1 or "writes in between" in site.why
+    same(before, after, [drawn(*X), drawn(*W)])
+
+
 def test_autocast_is_a_border() -> None:
     """What stands within is not moved out."""
     graph = fx.Graph()
@@ -215,6 +249,20 @@ def test_an_input_written_in_place_that_is_not_the_chains_own_stays_so() -> None
     before, after, (site,) = fused(unseen)
     assert site.operations == ("div", "relu_", "conv_transpose2d")
     same(before, after, [drawn(*X), drawn(*W)])
+
+
+def test_what_a_convolution_left_whole_gives_is_its_own_memory() -> None:
+    class Model(nn.Module):
+        def __init__(self, before: nn.Module) -> None:
+            super().__init__()
+            self.before = before
+
+        def forward(self, x: Tensor, w: Tensor) -> Tensor:
+            return up(self.before(x).relu_(), w)
+
+    for module, taken in ((nn.Conv2d(3, 3, 1).double(), 2), (nn.Identity(), 1)):
+        _, _, (site,) = fused(Model(module))
+        assert len(site.operations) == taken, module
 
 
 def test_known_sizes_must_fit() -> None:

@@ -156,3 +156,22 @@ def test_the_forms_are_many() -> None:
     kinds = {type(row) for _, _, row in FORMS}
     assert kinds == {vocabulary.Pointwise, Whole, Beside, Nothing}
     assert len(FORMS) > 280
+
+
+def test_knows_what_can_join_and_the_convolution_itself() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    for known, function, given in (
+        (True, F.conv_transpose2d, (x, x)),
+        (True, F.relu, (x,)),
+        (True, operator.add, (x, 1)),
+        (True, F.dropout, (x,)),  # whether it does nothing is seen by its arguments
+        (False, F.conv2d, (x, x)),
+        (False, torch.cumsum, (x, 1)),
+        (False, torch.max, (x,)),  # over all axes
+        (False, torch.relu, (x, 1, 2)),  # as torch cannot be called
+    ):
+        assert vocabulary.knows(graph.call_function(function, given)) is known, function
+    assert not vocabulary.knows(x)
+    assert vocabulary.knows(graph.call_method("relu_", (x,)))
+    assert not vocabulary.knows(graph.call_method("cumsum", (x, 1)))

@@ -30,7 +30,8 @@ class Effects:
         self._memory: dict[Node, frozenset[object]] = {}
         for node in self.nodes:
             self._memory[node] = self._shared(node)
-        self.writers = [(node, self.memory(written(node))) for node in self.nodes if written(node)]
+        changed = ((node, self.memory(written(node, root))) for node in self.nodes)
+        self.writers = [(node, memory) for node, memory in changed if memory]
         self.borders = [node for node in self.nodes if border(node)]
 
     def memory(self, nodes: Iterable[Node]) -> frozenset[object]:
@@ -55,7 +56,7 @@ class Effects:
             for writer, changed in self.writers:
                 if writer not in moved and begin < self.at[writer] < end and changed & seen:
                     return f"{writer.name} writes in between to what {node.name} reads"
-            changes = self.memory(each for each in written(node) if each not in moved)
+            changes = self.memory(each for each in written(node, self.root) if each not in moved)
             for other in self.nodes[begin + 1 : end] if changes else ():
                 if other not in moved and changes & self.memory(other.all_input_nodes):
                     return f"{other.name} uses in between what {node.name} writes to"
@@ -65,6 +66,8 @@ class Effects:
         if node.op == "get_attr":
             return frozenset({self._attribute(str(node.target))})
         if node.op == "placeholder" or (node.op == "call_function" and node.target in FRESH):
+            return frozenset({node})
+        if node.op == "call_module" and _convolves(str(node.target), self.root):
             return frozenset({node})
         reading = read(node)
         if reading is not None and not reading.inplace:
@@ -92,10 +95,10 @@ def _passes_on(reading: Reading) -> bool:
     )
 
 
-def written(node: Node) -> tuple[Node, ...]:
+def written(node: Node, root: nn.Module | None) -> tuple[Node, ...]:
     """The values whose memory an operation writes to, or may write to."""
     if node.op == "call_module":
-        return tuple(node.all_input_nodes)  # it may: what it does is not seen
+        return () if _only_torchs(str(node.target), root) else tuple(node.all_input_nodes)
     if node.op not in ("call_function", "call_method"):
         return ()
     first = tuple(each for each in node.args[:1] if isinstance(each, Node))
@@ -122,6 +125,28 @@ def written(node: Node) -> tuple[Node, ...]:
         return first
     module = str(getattr(node.target, "__module__", None) or "torch")
     return () if module.partition(".")[0] in PURE else tuple(node.all_input_nodes)
+
+
+def _parts(target: str, root: nn.Module | None) -> list[nn.Module]:
+    """A module left whole and all within it; none where it is not to be found."""
+    try:
+        return [] if root is None else [*root.get_submodule(target).modules()]
+    except AttributeError:
+        return []
+
+
+def _convolves(target: str, root: nn.Module | None) -> bool:
+    """Whether a module left whole is a convolution of torch's: its result is memory of its own."""
+    return any(type(each) in (nn.Conv1d, nn.Conv2d, nn.Conv3d) for each in _parts(target, root)[:1])
+
+
+def _only_torchs(target: str, root: nn.Module | None) -> bool:
+    """Whether a module left whole is torch's own in all its parts, and none works in place."""
+    parts = _parts(target, root)
+    return bool(parts) and all(
+        type(each).__module__.startswith("torch.nn.") and not getattr(each, "inplace", False)
+        for each in parts
+    )
 
 
 IN_PLACE_NAMES = frozenset(

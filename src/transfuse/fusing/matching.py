@@ -14,6 +14,7 @@ from typing import Any
 from torch import fx, nn
 from torch.fx import Node
 
+from transfuse import stages
 from transfuse.fusing.effects import Effects
 from transfuse.fusing.examples import Examples
 from transfuse.fusing.match import WRONG, Match
@@ -239,8 +240,6 @@ class _Growing:
         return _function(name, renamed, used.values())(*(stand_ins[each] for each in used))
 
     def _beside(self, value: Node, bound: Mapping[str, Any]) -> Stage:
-        from transfuse.stages import cat
-
         tensors, dim = bound["tensors"], bound["dim"]
         given = [*tensors] if isinstance(tensors, list | tuple) else []
         if (
@@ -252,7 +251,7 @@ class _Growing:
         if dim not in (1, -self.match.rank - 1):
             raise NoStage(f"cat is along axis {dim}, not along the channels")
         first = given[1] is value
-        return cat(self.match.operand(given[0] if first else given[1], False), first)
+        return stages.cat(self.match.operand(given[0] if first else given[1], False), first)
 
     def _whole(self, value: Node, row: Whole, bound: Mapping[str, Any]) -> Stage:
         (_, first), *rest = bound.items()
@@ -349,7 +348,7 @@ class _Growing:
         for each in region:
             known[each] = self._expression(_known(read(each)), known)
         del known[value]
-        if any(part.logical for part in [known[node]]):
+        if known[node].logical:
             raise NoStage("")
         self._put_before(region, value, self._mapped(known, value))
         return False

@@ -10,6 +10,7 @@ import builtins
 import inspect
 import math
 import operator
+from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -159,7 +160,7 @@ def parameters(text: str) -> Parameters:
     found: Parameters = {}
     for each in text.split(","):
         name, _, default = each.strip().partition("=")
-        found[name] = eval(default, {"inf": math.inf}) if default else NEEDED
+        found[name] = literal_eval(default) if default else NEEDED
     return found
 
 
@@ -273,7 +274,7 @@ RULES: tuple[Rule, ...] = (
     ("clamp_max", "input, max", lambda input, max: _clamped(input, max=max),
      lambda max: _clamp_stage(max=max)),
     ("gelu", "input, approximate='none'", _gelu, stages.gelu),
-    ("rrelu", "input, lower=1/8, upper=1/3, training=False, inplace=False", _randomised_relu,
+    ("rrelu", f"input, lower=0.125, upper={1 / 3}, training=False, inplace=False", _randomised_relu,
      lambda lower, upper, training: stages.leaky_relu(_mean_slope(lower, upper, training))),
     ("expm1", "input", maths.expm1, _none),
     ("log1p", "input", maths.log1p, _none),
