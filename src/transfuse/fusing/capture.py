@@ -327,7 +327,13 @@ class _Tracer(fx.Tracer):
             )
         drawn = _drawn()
         try:
-            with bypassed(), _restored(self.root) as changed, self._patched(), _Recording(self):
+            with (
+                _ONE,
+                bypassed(),
+                _restored(self.root) as changed,
+                self._patched(),
+                _Recording(self),
+            ):
                 args, kwargs = self._placeholders(forward, given)
                 result = forward(*args, **kwargs)
                 leaves, self.returns = pytree.tree_flatten(result)
@@ -393,7 +399,10 @@ class _Tracer(fx.Tracer):
 
         def attribute(module: nn.Module, name: str) -> Any:
             value = getattr_(module, name)
-            return self._attribute(value) if mine() and isinstance(value, Tensor) else value
+            if not mine() or not isinstance(value, Tensor):
+                return value
+            path = self.modules.get(id(module))
+            return self._attribute(value, None if path is None else _under(path, name))
 
         def assigned(module: nn.Module, name: str, value: Any) -> None:
             if mine():
@@ -556,9 +565,9 @@ class _Tracer(fx.Tracer):
             return self.create_node("get_attr", path, (), {})
         return super().create_arg(a)
 
-    def _attribute(self, tensor: Tensor) -> Stand:
+    def _attribute(self, tensor: Tensor, name: str | None = None) -> Stand:
         """A tensor that is there already: read of its module at each call, if it has one."""
-        name = self.names.get(id(tensor))
+        name = name or self.names.get(id(tensor))
         if name is None:
             return self.create_proxy("call_function", Constant(tensor), (), {})  # type: ignore[return-value]
         if name not in self.read:
@@ -641,6 +650,8 @@ def _other_hooks(module: nn.Module) -> bool:
 _RANKS = {"1d": 3, "2d": 4, "3d": 5}
 
 _thread = threading.local()
+_ONE = threading.RLock()
+"""What is replaced in torch for the time of an attempt is given back by the one that took it."""
 
 
 def bypassing() -> bool:

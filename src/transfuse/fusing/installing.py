@@ -45,7 +45,8 @@ def fuse(model: M, example_inputs: Any = None, inplace: bool = False) -> M:
     way is left as it is, and its submodules are fused each by itself; where it decides by sizes,
     it is looked at in the first call. ``transfuse.fuse(model).explain()`` tells what became of
     each transposed convolution, and why. What a forward reads of objects other than modules, and
-    of global variables, is taken to be constant.
+    of global variables, is taken to be constant. Fuse a model before it is wrapped for
+    distributed training; replicas of ``torch.nn.DataParallel`` are not served.
 
     Args:
         model: any module; one that is fused already is fused anew
