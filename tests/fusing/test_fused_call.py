@@ -183,6 +183,31 @@ def test_a_graph_that_is_fused_already_stays_as_it_is() -> None:
     assert str(module.graph) == text
 
 
+def test_the_same_operations_elsewhere_are_the_same_chain() -> None:
+    """Whatever their tensors are called: what is planned and compiled for one serves the other."""
+
+    def snake(x: Tensor, w: Tensor, a: Tensor) -> Tensor:
+        y = F.conv_transpose2d(x, w, None, 2)
+        return y + torch.sin(a * y) ** 2 / a
+
+    def after_bias(one: Tensor, kernel: Tensor, factor: Tensor, unused: Tensor) -> Tensor:
+        y = F.conv_transpose2d(one, kernel, None, 2)
+        return y + torch.sin(factor * y) ** 2 / factor
+
+    (one,), (other,) = fused(snake)[2], fused(after_bias)[2]
+    assert one.chain == other.chain
+    assert str(one.chain) == "conv_transpose2d -> mul_to_add(mul_to_add.operand0)"
+
+
+def test_dropout_in_place_that_drops_nothing_joins() -> None:
+    def decoder(x: Tensor, w: Tensor) -> Tensor:
+        return F.relu(F.dropout(F.conv_transpose2d(x, w, None, 2), 0.5, False, True))
+
+    before, after, (site,) = fused(decoder)
+    assert len(site.operations) == 3
+    same(before, after, [drawn(2, 3, 4, 4), drawn(3, 4, 2, 2)])
+
+
 def test_paths_are_those_of_modules() -> None:
     module = traced(up_and_add)
     for node in module.graph.nodes:

@@ -393,7 +393,10 @@ class _Tracer(fx.Tracer):
 
         def attribute(module: nn.Module, name: str) -> Any:
             value = getattr_(module, name)
-            return self._attribute(value) if mine() and isinstance(value, Tensor) else value
+            if not mine() or not isinstance(value, Tensor):
+                return value
+            path = self.modules.get(id(module))
+            return self._attribute(value, None if path is None else _under(path, name))
 
         def assigned(module: nn.Module, name: str, value: Any) -> None:
             if mine():
@@ -556,9 +559,9 @@ class _Tracer(fx.Tracer):
             return self.create_node("get_attr", path, (), {})
         return super().create_arg(a)
 
-    def _attribute(self, tensor: Tensor) -> Stand:
+    def _attribute(self, tensor: Tensor, name: str | None = None) -> Stand:
         """A tensor that is there already: read of its module at each call, if it has one."""
-        name = self.names.get(id(tensor))
+        name = name or self.names.get(id(tensor))
         if name is None:
             return self.create_proxy("call_function", Constant(tensor), (), {})  # type: ignore[return-value]
         if name not in self.read:

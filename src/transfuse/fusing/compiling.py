@@ -45,7 +45,7 @@ def transfuse(
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx
 
-    if fuse_graph(graph.graph, graph):
+    if fuse_graph(graph.graph, graph, compiled=True):
         graph.recompile()
     settings = list_mode_options(mode) if mode else {}
     settings |= {name.replace("-", "_"): value for name, value in (options or {}).items()}

@@ -132,6 +132,11 @@ def _like(tensors: Sequence[Tensor], sizes: tuple[Any, ...]) -> bool:
     )
 
 
+def _unfused(module: nn.Module, given: Given) -> Program:
+    """The forward as it was written, for one call."""
+    return Program(module, given, None, Captured(None, None, State((), module), {}))
+
+
 def _compiled(graph: fx.Graph) -> Callable[..., Any]:
     """The graph as a function of its root, whose tensors it reads at each call, and of tensors."""
     code = graph.python_code("self")
@@ -208,29 +213,35 @@ class Forward:
         for program in self.programs:
             if program.provisional and program.kind(given):
                 return program
-        return Program(self.module, given, None, Captured(None, None, State((), self.module), {}))
+        return _unfused(self.module, given)
 
     def _captured(self, given: Given, tensors: Sequence[Tensor], found: Arguments) -> Program:
         """A program for a call that none serves yet."""
+        # One that was made without arguments gives way to one that is made with them.
+        self.programs = [e for e in self.programs if not (e.provisional and e.kind(given))]
+        alike = [each for each in self.programs if each.decisions and each.kind(given)]
+        if len(self.programs) >= MOST and not alike:
+            return self._crowded(given)
         try:
             taken = self._taken(found)
         except Untraceable as error:
             taken = self._left(error)
-        for known in self.programs:  # decided alike, for other sizes
-            if taken.decisions and known.decisions == taken.decisions and known.kind(given):
+        ranks = tuple(each.dim() for each in tensors)
+        for known in alike:  # decided alike, for other sizes
+            if known.decisions == taken.decisions and known.ranks == ranks:
                 if len(known.sizes) >= SIZES:
                     known.sizes.clear()
                 known.sizes.add(_sizes(tensors))
                 return known
-        program = Program(self.module, given, tensors, taken)
-        # One that was made without arguments gives way to one that was made with them.
-        self.programs = [e for e in self.programs if not (e.provisional and e.kind(given))]
-        if len(self.programs) < MOST:
-            self.programs.append(program)
-        else:
-            line = "%s has %s programs for as many states and arguments: other calls are slow"
-            log.once(logging.WARNING, (id(self), MOST), line, self.name, MOST)
-        return program
+        if len(self.programs) >= MOST:
+            return self._crowded(given)
+        self.programs.append(Program(self.module, given, tensors, taken))
+        return self.programs[-1]
+
+    def _crowded(self, given: Given) -> Program:
+        line = "%s has %s programs for as many states and arguments: other calls run unfused"
+        log.once(logging.WARNING, (id(self), MOST), line, self.name, MOST)
+        return _unfused(self.module, given)
 
     def _taken(self, given: Arguments | None) -> Captured:
         """The forward captured; modules that it has to leave whole are settled by themselves."""

@@ -12,7 +12,7 @@ from transfuse import log
 from transfuse.chain import Chain
 from transfuse.errors import UnsupportedError
 from transfuse.front import call
-from transfuse.fusing.autocasting import result_type
+from transfuse.fusing.autocasting import result_type, the_one
 from transfuse.tensors import any_autocast, autocasts
 
 GEOMETRY = ("stride", "padding", "output_padding", "dilation", "groups")
@@ -48,7 +48,8 @@ class FusedCall:
         self.options = tuple(geometry[each] for each in GEOMETRY)
         self.given = tuple(at for at, each in enumerate(self.options) if type(each) is str)
         self.contiguous = contiguous
-        self.original = original
+        self.original = the_one(original)
+        self.code = original.code
         self.axes = chain.conv.rank + 2
         self.writes = tuple(self.names.index(name) + 2 for name in chain.updates)
         # As torch.fx names what it calls, in the code that it writes.
@@ -56,7 +57,7 @@ class FusedCall:
         self.__module__ = __name__
 
     def __call__(self, x: Tensor, weight: Tensor, *values: Any) -> Tensor:
-        if x.dim() != self.axes:
+        if x.dim() != self.axes or (self.given and is_dynamo_compiling() and autocasts(x)):
             return self._unfused(None, x, weight, *values)
         operands: dict[str, Tensor] = {}
         numbers: dict[str, Any] | None = None
@@ -80,7 +81,11 @@ class FusedCall:
             raise
         except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError) as error:
             return self._unfused(error, x, weight, *values)
-        if (is_dynamo_compiling() or any_autocast()) and autocasts(x):
+        if is_dynamo_compiling():
+            if autocasts(x):
+                tensors = [each if isinstance(each, Tensor) else None for each in values]
+                y = torch.ops.transfuse.typed(y, self.code, [x, weight, *tensors])
+        elif any_autocast() and autocasts(x):
             y = y.to(result_type(self.original, (x, weight, *values)))
         return y.contiguous() if self.contiguous else y
 

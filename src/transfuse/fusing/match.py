@@ -11,6 +11,11 @@ from torch.fx import Node
 from transfuse.chain import Chain
 from transfuse.stages import ConvTranspose, Stage
 
+WRONG = (
+    TypeError, ValueError, RuntimeError, IndexError, NotImplementedError, ZeroDivisionError,
+)  # fmt: skip
+"""What stages and calls raise where arguments do not fit them."""
+
 
 @dataclass(frozen=True)
 class Operand:

@@ -16,7 +16,8 @@ from torch.fx import Node
 
 from transfuse.fusing.effects import Effects
 from transfuse.fusing.examples import Examples
-from transfuse.fusing.match import Match
+from transfuse.fusing.match import WRONG, Match
+from transfuse.fusing.norms import mean_name, norm_of, over
 from transfuse.fusing.vocabulary import (
     CHANNELLED,
     Beside,
@@ -27,21 +28,23 @@ from transfuse.fusing.vocabulary import (
     convolution,
     read,
 )
-from transfuse.maths.expr import Expr, X
+from transfuse.maths.expr import Expr, X, substituted
 from transfuse.maths.expr import name as symbol
 from transfuse.stages import Function, Stage
 from transfuse.stages.window import AdaptivePool, Window
-
-WRONG = (TypeError, ValueError, RuntimeError, IndexError, ZeroDivisionError)
-"""What stages raise where arguments do not fit them."""
 
 
 class NoStage(Exception):
     """Why an operation does not join a chain."""
 
 
-def matches(graph: fx.Graph, root: nn.Module | None) -> Iterator[Match | tuple[Node, str]]:
-    """Every transposed convolution of a graph with what joins it, in order, or why none can be."""
+def matches(
+    graph: fx.Graph, root: nn.Module | None, compiled: bool
+) -> Iterator[Match | tuple[Node, str]]:
+    """Every transposed convolution of a graph with what joins it, in order, or why none can be.
+
+    ``compiled``: whether a compiler fuses what is left, so that pointwise operations take one pass.
+    """
     effects = Effects(graph.nodes, root)
     examples = Examples(root)
     taken: set[Node] = set()
@@ -61,7 +64,11 @@ def matches(graph: fx.Graph, root: nn.Module | None) -> Iterator[Match | tuple[N
             continue
         growing = _Growing(match, effects, examples, taken)
         growing.forward()
-        growing.backward()
+        growing.backward(compiled)
+        why = examples.slower(match)
+        if why:
+            yield node, why
+            continue
         taken.update(match.taken)
         yield match
 
@@ -103,8 +110,8 @@ class _Growing:
         if reading is not None and not isinstance(reading.row, Pointwise):
             self._join_one(value, users[0], reading)
             return
-        region = self._region(value)
-        self._join([*region], [self._mapped(region, value)])
+        region, norm = self._region(value)
+        self._join([*region], [norm or self._mapped(region, value)])
 
     def _join_one(self, value: Node, user: Node, reading: Reading) -> None:
         """Take in one operation that is not pointwise."""
@@ -132,30 +139,52 @@ class _Growing:
             taken.append(only)
         self._join(taken, [stage])
 
-    def _region(self, value: Node) -> dict[Node, Expr]:
-        """The pointwise operations from a value to the next one that all of its uses lead to."""
+    def _region(self, value: Node) -> tuple[dict[Node, Expr], Stage | None]:
+        """The pointwise operations from a value to the next one that all of its uses lead to.
+
+        Where means are among them, they go on to the norm that they are, written by hand.
+        """
         found: dict[Node, Expr] = {value: X}
+        means: dict[str, Expr] = {}
         waiting = {*value.users}
         several = len(waiting) > 1
         for node in self.effects.nodes[self.effects.at[value] + 1 :]:
             if node not in waiting:
                 continue
             reading = read(node)
-            if reading is None or not isinstance(reading.row, Pointwise) or node in self.others:
-                raise NoStage(_ends(value, node, several, reading))
-            inputs = {each for each in reading.bound.values() if isinstance(each, Node)}
-            if reading.inplace and (
-                reading.bound["input"] not in found or len(reading.bound["input"].users) > 1
-            ):
-                raise NoStage(f"{reading.text} writes to a tensor that is used elsewhere, too")
-            found[node] = self._expression(reading, found)
+            if reading is None or node in self.others:
+                raise NoStage(_ends(value, node, several))
+            word = self._mean(reading, found)
+            if word and several:
+                name = mean_name(len(means), word)
+                means[name] = found[reading.bound["input"]]
+                found[node] = symbol(name)
+            elif not isinstance(reading.row, Pointwise):
+                raise NoStage(_ends(value, node, several))
+            else:
+                if reading.inplace and (
+                    reading.bound["input"] not in found or len(reading.bound["input"].users) > 1
+                ):
+                    raise NoStage(f"{reading.text} writes to a tensor that is used elsewhere, too")
+                found[node] = self._expression(reading, found)
             waiting.discard(node)
-            if not waiting and not found[node].logical:
+            norm = norm_of(found[node], means) if means else None
+            if not waiting and not found[node].logical and (norm or not means):
                 del found[value]
-                return found
+                return found, norm
             waiting.update(node.users)
-            several = several or bool(inputs & found.keys() - {value})
-        raise NoStage(f"its result is used {len(value.users)} times, and not for one value")
+            several = several or len(waiting) > 1
+        raise NoStage(_shared(value, "nothing"))
+
+    def _mean(self, reading: Reading, known: Mapping[Node, Expr]) -> str | None:
+        """What an operation is a mean over, such as norms have, with all axes kept."""
+        bound = reading.bound
+        if reading.row.name != "mean" or bound["keepdim"] is not True or bound["dtype"] is not None:
+            return None
+        try:
+            return over(bound["dim"], self.match.rank) if bound["input"] in known else None
+        except WRONG:
+            return None
 
     def _expression(self, reading: Reading, known: Mapping[Node, Expr]) -> Expr:
         """What a pointwise operation computes, where expressions for some values are known."""
@@ -198,11 +227,16 @@ class _Growing:
                     raise NoStage(f"{readings[last].text}: {error}") from None
                 if stage is not None:
                     return stage
-        name = "_".join(each.row.name for each in readings.values())
-        stand_ins = [each for each, _ in self.match.operands.values()]
-        used = [at for at in range(len(stand_ins)) if f"operand{at}" in expr.names]
-        made = _function(name, expr, [f"operand{at}" for at in used])
-        return made(*(stand_ins[at] for at in used))
+        words = [each.row.name for each in readings.values()]
+        name = "_".join(words) if len(words) < 4 else f"{words[0]}_to_{words[-1]}"
+        stand_ins = {
+            f"operand{at}": each for at, (each, _) in enumerate(self.match.operands.values())
+        }
+        # Called by their order in it, so that the same operations elsewhere are the same function.
+        found = [each for each in expr.names if each in stand_ins]
+        used = {each: f"operand{at}" for at, each in enumerate(found)}
+        renamed = substituted(expr, {old: symbol(new) for old, new in used.items()})
+        return _function(name, renamed, used.values())(*(stand_ins[each] for each in used))
 
     def _beside(self, value: Node, bound: Mapping[str, Any]) -> Stage:
         from transfuse.stages import cat
@@ -270,13 +304,27 @@ class _Growing:
 
     # --- backward ----------------------------------------------------------------------------
 
-    def backward(self) -> None:
-        """Take in pointwise operations and one pool before the convolution."""
-        pooled = False
+    def backward(self, compiled: bool) -> None:
+        """Take in pointwise operations and one pool before the convolution, where it pays.
+
+        It does where they cost fewer passes over memory than torch takes for them by itself.
+        """
+        match, pooled = self.match, False
+        states = [(match.x, match.before, match.taken)]
+        alone = self.examples.passes(match)
         while True:
             try:
                 pooled = self._previous(pooled) or pooled
             except NoStage:
+                break
+            states.append((match.x, match.before, match.taken))
+        for state in reversed(states):
+            match.x, match.before, match.taken = state
+            saved = len(match.taken) - len(states[0][2])
+            passes = self.examples.passes(match)
+            if passes is None or alone is None or not saved:
+                return
+            if passes - alone < (1 if compiled else saved):
                 return
 
     def _previous(self, pooled: bool) -> bool:
@@ -395,14 +443,17 @@ def text(node: Node) -> str:
     return str(node.target)
 
 
-def _ends(value: Node, node: Node, several: bool, reading: Reading | None) -> str:
+def _ends(value: Node, node: Node, several: bool) -> str:
     what = "what returns it" if node.op == "output" else text(node)
     if several:
-        count = len(value.users)
-        return (
-            f"its result is used {count} times, not by pointwise operations alone ({what}); chains "
-            "that share a convolution's result are out of scope"
-        )
-    if reading is None:
-        return f"{what} is not of the vocabulary"
-    return f"{what} is not pointwise"
+        return _shared(value, what)
+    if convolution(node) is not None:
+        return f"{what} follows, with a chain of its own"
+    return f"{what} is not of the vocabulary"
+
+
+def _shared(value: Node, what: str) -> str:
+    return (
+        f"its result is used {len(value.users)} times, not by pointwise operations alone ({what}); "
+        "chains that share a convolution's result are out of scope"
+    )

@@ -35,13 +35,15 @@ class Site:
     call: FusedCall | None = field(default=None, repr=False, compare=False)
 
 
-def fuse_graph(graph: fx.Graph, root: nn.Module | None) -> list[Site]:
+def fuse_graph(graph: fx.Graph, root: nn.Module | None, compiled: bool = False) -> list[Site]:
     """Put a fused call in place of each transposed convolution with what joins it; in place.
 
     Args:
         graph: of placeholders, attributes, torch functions, tensor methods and modules left whole.
             ``meta["example_value"]`` of a node is a tensor like its value, where one is known.
         root: the module whose attributes the graph reads
+        compiled: whether a compiler takes the graph from here and fuses what is left.
+            Default: ``False``
 
     Returns:
         What became of every transposed convolution, in the graph's order
@@ -49,7 +51,7 @@ def fuse_graph(graph: fx.Graph, root: nn.Module | None) -> list[Site]:
     ask_the_input(graph)
     sites = []
     fused: dict[Node, Node] = {}
-    for each in list(matches(graph, root)):
+    for each in list(matches(graph, root, compiled)):
         if isinstance(each, Match):
             sites.append(_replaced(graph, each, fused))
         else:

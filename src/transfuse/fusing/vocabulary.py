@@ -115,7 +115,7 @@ def read(node: Node) -> Reading | None:
     if row is None or bound is None:
         return None
     inplace = node.target in IN_PLACE or bound.get("inplace") is True
-    if inplace and not (isinstance(row, Pointwise) and not row.condition):
+    if inplace and (isinstance(row, Whole) or (isinstance(row, Pointwise) and row.condition)):
         return None  # squeeze_ changes a tensor's axes, and gt_ writes numbers, not conditions
     return Reading(row, {k: v for k, v in bound.items() if k != "inplace"}, inplace)
 
@@ -264,7 +264,6 @@ RULES: tuple[Rule, ...] = (
     ("div divide true_divide", "input, other, rounding_mode=None", _divided,
      _usually(stages.div, None)),
     ("neg negative", "input", operator.neg, stages.neg),
-    ("positive", "input", lambda input: input, _none),
     ("abs absolute", "input", operator.abs, stages.abs),
     ("pow", "input, exponent", _power, _power_stage),
     ("minimum", "input, other", maths.minimum, stages.minimum),
@@ -310,7 +309,6 @@ OPERATORS: dict[str, tuple[Callable[..., Any], ...]] = {
     "div": (operator.truediv, operator.itruediv),
     "pow": (operator.pow, operator.ipow),
     "neg": (operator.neg,),
-    "positive": (operator.pos,),
     "abs": (operator.abs, builtins.abs),
     "gt": (operator.gt,),
     "lt": (operator.lt,),
@@ -516,6 +514,10 @@ def _fill() -> None:
     FUNCTIONS[torch.dropout] = _always(
         Nothing("dropout", parameters("input, p, training"), _drops_nothing)
     )
+    itself = Nothing("positive", parameters("input"), lambda: True)
+    for function in (torch.positive, operator.pos):
+        FUNCTIONS[function] = _always(itself)
+    METHODS["positive"] = _always(itself)
     copies = Nothing("clone", parameters("input"), lambda: True)
     FUNCTIONS[torch.clone] = METHODS["clone"] = _always(copies)
     dense = {"input": NEEDED, "memory_format": torch.contiguous_format}

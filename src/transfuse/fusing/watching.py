@@ -6,6 +6,7 @@ from itertools import repeat
 from operator import getitem, is_, is_not
 from typing import Any
 
+from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules import module as torch_module
 
@@ -71,15 +72,15 @@ class State:
         self._dictionaries: list[dict[Any, Any]] = []
         for module in self.modules:
             held = vars(module)
-            self._watch(held, _attributes(module))
+            mine = _attributes(module)
+            self._watch(held, {k: v for k, v in mine.items() if not isinstance(v, Tensor)})
+            self._there(held, [k for k, v in mine.items() if isinstance(v, Tensor)])
             self._watch(held["_modules"], held["_modules"])
             self._dictionaries += held, held["_modules"]
             for name in ("_parameters", "_buffers"):
                 room = held[name]
                 self._watch(room, {k: v for k, v in room.items() if v is None})
-                there = [k for k, v in room.items() if v is not None]
-                self._tensors[0].extend(repeat(room, len(there)))
-                self._tensors[1].extend(there)
+                self._there(room, [k for k, v in room.items() if v is not None])
                 self._dictionaries.append(room)
             for name in () if module is outermost else HOOKS:
                 self._watch(held[name], held[name])
@@ -110,6 +111,10 @@ class State:
             self._values.append(value)
             if isinstance(value, list | dict | set):  # it can change and stay the same object
                 self._filled.append((room, name, _kept(value)))
+
+    def _there(self, room: dict[str, Any], names: list[str]) -> None:
+        self._tensors[0].extend(repeat(room, len(names)))
+        self._tensors[1].extend(names)
 
     def __len__(self) -> int:
         return len(self.modules)
