@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
-FUNCTION = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 BATCH = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 INSTANCE = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 AVERAGE = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
@@ -62,9 +61,12 @@ class Functional(nn.Module):
         self.bias = nn.Parameter(torch.randn(width) * 0.3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return FUNCTION[self.rank](
-            x, self.weight, self.bias, self.stride, self.padding, output_padding=self.more
-        )
+        given = (x, self.weight, self.bias, self.stride, self.padding)
+        if self.rank == 1:
+            return F.conv_transpose1d(*given, output_padding=self.more)
+        if self.rank == 2:
+            return F.conv_transpose2d(*given, output_padding=self.more)
+        return F.conv_transpose3d(*given, output_padding=self.more)
 
 
 def scaled_in_place(x: Tensor) -> Tensor:

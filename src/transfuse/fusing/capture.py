@@ -143,13 +143,15 @@ def transposed(module: nn.Module) -> bool:
 
 
 def mentions(module: nn.Module) -> bool:
-    """Whether a module has transposed convolutions, or seems to: its forward names the function."""
+    """Whether a module has transposed convolutions, or seems to."""
+    return any(map(seems, module.modules()))
+
+
+def seems(module: nn.Module) -> bool:
+    """Whether a module is a transposed convolution, or its own forward names the function."""
     names = {each.__name__ for each in CONVOLUTIONS}
-    return any(
-        transposed(each)
-        or names & {*getattr(getattr(type(each).forward, "__code__", None), "co_names", ())}
-        for each in module.modules()
-    )
+    code = getattr(type(module).forward, "__code__", None)
+    return transposed(module) or bool(names & {*getattr(code, "co_names", ())})
 
 
 def capture(

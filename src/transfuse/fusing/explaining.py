@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.benchmark import Timer
 
 from transfuse import dispatch
-from transfuse.fusing.capture import FIRST_CALL, Untraceable, positional, transposed
+from transfuse.fusing.capture import FIRST_CALL, Untraceable, positional, seems, transposed
 from transfuse.fusing.forwards import Forward, Program
 from transfuse.fusing.fused_call import FusedCall
 from transfuse.fusing.rewriting import Site
@@ -199,7 +199,7 @@ def _row(path: str, forward: Forward, site: Site, figures: Figures | None) -> Ro
 def _pending(path: str, forward: Forward) -> Iterator[Row]:
     """Rows of a forward that has no program for the present state."""
     for name, module in forward.module.named_modules():
-        if transposed(module):
+        if seems(module):
             yield Row(".".join(filter(None, (path, name))), (), None, forward.pending)
 
 
