@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.gradients.autograd import in_double, wanted
+from tests.gradients.autograd import wanted
 from transfuse import front
 from transfuse.draws import Size, drawn
 from transfuse.fills import real
@@ -18,7 +18,6 @@ TINY = Size((1, 2), (2, 4), {1: (2, 5), 2: (2, 3), 3: (1, 2)}, 600)
 )
 def test_drawn_chains(seed: int) -> None:
     chain, problem = drawn(seed, TINY, dtype="fp64")
-    chain = in_double(chain)  # torch has no second derivative of its hardsigmoid
     x, weight, operands = real(chain, problem, seed)
     learnt = wanted(chain, operands)[2:]
 
@@ -30,4 +29,8 @@ def test_drawn_chains(seed: int) -> None:
     tensors = [each.requires_grad_() for each in (x, weight, *(operands[k] for k in learnt))]
     generator = torch.Generator().manual_seed(seed)
     grad = torch.randn(chain.result(problem), generator=generator, dtype=torch.float64)
+    if any(stage.name == "hardsigmoid" for stage in chain.stages):  # torch has none of it either
+        with pytest.raises(RuntimeError, match="hardsigmoid_backward is not implemented"):
+            torch.autograd.gradgradcheck(call, tensors, [grad.requires_grad_()], fast_mode=True)
+        return
     assert torch.autograd.gradgradcheck(call, tensors, [grad.requires_grad_()], fast_mode=True)
