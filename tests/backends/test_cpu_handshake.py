@@ -76,7 +76,7 @@ def test_another_library(tmp_path: Path) -> None:
         ("elements", "fp64 fp16", "fp16 fp64"),
         ("operations", "ADD SCALE", "SCALE ADD"),
         ("step", "i0@8", "i0@4"),
-        ("program", "weights@", "weights@1"),
+        ("program", "careful@", "careful@1"),
     ],
 )
 def test_a_build_of_other_sources(tmp_path: Path, key: str, old: str, new: str) -> None:

@@ -233,19 +233,18 @@ class Reversal:
         change = derivative(adjoint, "x")
         found = incoming if change is G else Seen(made, same)
         names["dx"] = _whole(found, region)
-        wanted = [
-            (name, value, derivative(adjoint, name))
-            for name, value in region.values.items()
-            if isinstance(value, Given) and value.name in self.wanted
-        ]
-        # What others read in the buffer of this gradient is gone once it is there.
-        late = [each for each in wanted if each[2] is change]
-        for name, value, by in (each for each in wanted if each[2] is not change):
-            self._by_operand(region, name, value, by, change, names)
-        if change is not G:
+        late = []
+        for name, value in region.values.items():
+            if isinstance(value, Given) and value.name in self.wanted:
+                by = derivative(adjoint, name)
+                if by is change and len(value.axes) == len(region.buffer.dims):
+                    late.append((name, value))  # one that was added, as a residual is
+                else:
+                    self._by_operand(region, name, value, by, names)
+        if change is not G:  # the last to read what lies in its buffer
             self._by_values(region, change, names, made)
-        for name, value, _ in late:
-            self._by_operand(region, name, value, symbol("dx"), symbol("dx"), names)
+        for name, value in late:
+            self._by_operand(region, name, value, symbol("dx"), names)
         return found
 
     def _by_values(self, region: Region, change: Expr, names: Names, made: Buffer) -> None:
@@ -289,9 +288,9 @@ class Reversal:
         return expr if known is None else _replaced(expr, *known)
 
     def _by_operand(
-        self, region: Region, name: str, value: Given, change: Expr, of_x: Expr, names: Names
+        self, region: Region, name: str, value: Given, change: Expr, names: Names
     ) -> None:
-        """The gradient by an operand that meets a region's values; ``of_x``: that by these."""
+        """The gradient by an operand that meets a region's values."""
         if change is ZERO:
             return
         sizes = region.buffer.dims
