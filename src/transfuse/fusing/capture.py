@@ -2,11 +2,10 @@
 
 import builtins
 import operator
-import random
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, signature
@@ -17,23 +16,21 @@ import torch
 from torch import Tensor, fx, nn
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from transfuse.fusing.by_size import WEIGHT_HOOKS, bypassed, called_by_size, faked, other_hooks
+from transfuse.fusing.calling import Arguments
 from transfuse.fusing.proxies import SIZED, VALUE, Read, Stand, sized
+from transfuse.fusing.undoing import draw_again, drawn, restored
 from transfuse.fusing.vocabulary import knows
-from transfuse.fusing.watching import HOOKS, State, hooked
+from transfuse.fusing.watching import State, hooked
 from transfuse.nn.base import Layer
 
 CONVOLUTIONS = frozenset({torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d})
-WEIGHT_HOOKS = (WeightNorm, SpectralNorm)
-"""torch's own hooks that compute a weight before each call."""
 TRIED = frozenset(
     f"torch.nn.modules.{name}"
     for name in (
@@ -70,39 +67,6 @@ class _Stop(BaseException):
     def __init__(self, reason: str, pending: bool = False) -> None:
         self.reason = reason
         self.pending = pending
-
-
-class Arguments(NamedTuple):
-    """The arguments of a call: how they nest, what is a tensor, and all that is none."""
-
-    leaves: list[Any]
-    spec: pytree.TreeSpec
-
-    @property
-    def at(self) -> tuple[int, ...]:
-        """Where the tensors are among the leaves."""
-        return tuple(i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor))
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [self.leaves[i] for i in self.at]
-
-
-def arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-    """The arguments of a call."""
-    return Arguments(*pytree.tree_flatten((tuple(args), dict(kwargs))))
-
-
-def positional(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Example inputs as the arguments of a call: a tensor, a tuple of them, or a dict by name."""
-    if isinstance(inputs, Tensor):
-        return (inputs,), {}
-    if isinstance(inputs, dict):
-        return (), inputs
-    if isinstance(inputs, tuple | list):
-        return tuple(inputs), {}
-    kind = type(inputs).__name__
-    raise TypeError(f"example_inputs are a tensor, a tuple or a dict, not {kind}")
 
 
 @dataclass(frozen=True)
@@ -327,12 +291,12 @@ class _Tracer(fx.Tracer):
             self.fake = detect_fake_mode(given.tensors) or FakeTensorMode(
                 allow_non_fake_inputs=True
             )
-        drawn = _drawn()
+        before = drawn()
         try:
             with (
                 _ONE,
                 bypassed(),
-                _restored(self.root) as changed,
+                restored(self.root) as changed,
                 self._patched(),
                 _Recording(self),
             ):
@@ -348,7 +312,7 @@ class _Tracer(fx.Tracer):
                     path = self.modules.get(id(module))
                     if path in self.traced:
                         raise _Stop(f"changes what is in self.{name}")
-                if _drawn() != drawn:
+                if drawn() != before:
                     raise _Stop("draws Python's or NumPy's random numbers")
         except _Stop as stop:
             stop.reason = _told(stop.reason, stop)
@@ -357,8 +321,8 @@ class _Tracer(fx.Tracer):
             line = (str(error).splitlines() or [""])[0]
             return _Stop(_told(f"{type(error).__name__}: {line}", error), given is None)
         finally:
-            if _drawn() != drawn:
-                _draw_again(drawn)
+            if drawn() != before:
+                draw_again(before)
         for node in reversed(self.graph.nodes):
             node.meta.setdefault("path", "")
             if node.meta.setdefault(SIZED, False) and not node.users:
@@ -502,7 +466,7 @@ class _Tracer(fx.Tracer):
         """The weights that hooks of torch's compute; None if there are other hooks."""
         if not hooked(module):
             return []
-        if _other_hooks(module) or not transposed(module):
+        if other_hooks(module) or not transposed(module):
             return None
         return [hook.name for hook in vars(module)["_forward_pre_hooks"].values()]
 
@@ -636,63 +600,13 @@ class _Tracer(fx.Tracer):
 
     def _faked(self, tensor: Tensor) -> Tensor:
         assert self.fake is not None
-        return _faked(self.fake, tensor)
-
-
-def _other_hooks(module: nn.Module) -> bool:
-    """Whether anything but torch's computation of weights runs around the module's forward."""
-    held = vars(module)
-    return any(
-        not (name == "_forward_pre_hooks" and isinstance(hook, WEIGHT_HOOKS))
-        for name in HOOKS
-        for hook in held[name].values()
-    )
+        return faked(self.fake, tensor)
 
 
 _RANKS = {"1d": 3, "2d": 4, "3d": 5}
 
-_thread = threading.local()
 _ONE = threading.RLock()
 """What is replaced in torch for the time of an attempt is given back by the one that took it."""
-
-
-def bypassing() -> bool:
-    """Whether sizes alone are being computed: forwards run as they were written."""
-    return getattr(_thread, "bypassing", False)
-
-
-@contextmanager
-def bypassed() -> Iterator[None]:
-    """Forwards run as they were written, in this thread."""
-    before, _thread.bypassing = bypassing(), True
-    try:
-        yield
-    finally:
-        _thread.bypassing = before
-
-
-def called_by_size(mode: FakeTensorMode, module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """A module's result by sizes: its tensors are not written to, its hooks not run."""
-    if any(_other_hooks(each) for each in module.modules()):
-        raise NotImplementedError("a hook may do anything")
-    held = (*module.named_parameters(), *module.named_buffers())
-    tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in held}
-    with mode:
-        return functional_call(module, tensors, args, kwargs)
-
-
-def sizes_alone(model: nn.Module, given: Arguments) -> None:
-    """Call a model with tensors that have sizes alone; nothing of it is changed."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    leaves = [_faked(mode, x) if isinstance(x, Tensor) else x for x in given.leaves]
-    args, kwargs = pytree.tree_unflatten(leaves, given.spec)
-    with torch.no_grad(), bypassed(), _restored(model):
-        called_by_size(mode, model, args, kwargs)
-
-
-def _faked(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
-    """A tensor by its sizes; torch warns if it is asked for the gradient of what is no leaf."""
-    return mode.from_tensor(tensor if tensor.is_leaf else tensor.detach())
 
 
 def _of_arguments(node: fx.Node) -> bool:
@@ -730,59 +644,3 @@ def _told(reason: str, error: BaseException) -> str:
     if not mine:
         return reason
     return f"{Path(mine[-1].f_code.co_filename).name}:{lines[-1]} {reason}"
-
-
-def _drawn() -> Any:
-    """Where the random numbers of Python and NumPy stand."""
-    numpy = sys.modules.get("numpy")
-    of_numpy = numpy.random.get_state(legacy=True) if numpy else (None, ())
-    return random.getstate(), of_numpy[0], tuple(of_numpy[1]), of_numpy[2:]
-
-
-def _draw_again(state: Any) -> None:
-    random.setstate(state[0])
-    numpy = sys.modules.get("numpy")
-    if numpy:
-        numpy.random.set_state((state[1], list(state[2]), *state[3]))
-
-
-@contextmanager
-def _restored(root: nn.Module) -> Iterator[Callable[[], list[tuple[nn.Module, str]]]]:
-    """Whatever attempts do to the attributes of modules is undone; asked, what they have done."""
-    before = {}
-    for module in root.modules():
-        held = vars(module)
-        filled = {k: v.copy() for k, v in held.items() if isinstance(v, list | dict | set)}
-        before[module] = (dict(held), filled)
-
-    def changed() -> list[tuple[nn.Module, str]]:
-        return [
-            (module, name)
-            for module, (attributes, filled) in before.items()
-            for name, value in attributes.items()
-            if vars(module).get(name) is not value
-            or (name in filled and not _same(value, filled[name]))
-        ]
-
-    try:
-        yield changed
-    finally:
-        for module, name in changed():
-            attributes, filled = before[module]
-            value = vars(module)[name] = attributes[name]
-            if name in filled:
-                value.clear()
-                (value.extend if isinstance(value, list) else value.update)(filled[name])
-        for module, (attributes, _) in before.items():
-            for name in vars(module).keys() - attributes.keys():
-                del vars(module)[name]
-
-
-def _same(value: Any, kept: Any) -> bool:
-    if len(value) != len(kept):
-        return False
-    if isinstance(value, dict):
-        return all(k in kept and kept[k] is v for k, v in value.items())
-    if isinstance(value, list):
-        return all(a is b for a, b in zip(value, kept, strict=True))
-    return bool(value == kept)

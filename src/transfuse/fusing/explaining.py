@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.benchmark import Timer
 
 from transfuse import dispatch
-from transfuse.fusing.capture import FIRST_CALL, Untraceable, positional, seems, transposed
+from transfuse.fusing.calling import positional
+from transfuse.fusing.capture import FIRST_CALL, Untraceable, seems, transposed
 from transfuse.fusing.forwards import Forward, Program
 from transfuse.fusing.fused_call import FusedCall
 from transfuse.fusing.rewriting import Site

@@ -12,15 +12,9 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils import _pytree as pytree
 
 from transfuse import log
-from transfuse.fusing.capture import (
-    Arguments,
-    Captured,
-    Untraceable,
-    arguments,
-    bypassing,
-    capture,
-    mentions,
-)
+from transfuse.fusing.by_size import bypassing
+from transfuse.fusing.calling import Arguments, arguments
+from transfuse.fusing.capture import Captured, Untraceable, capture, mentions
 from transfuse.fusing.rewriting import Site, fuse_graph
 from transfuse.fusing.watching import State, hooked_globally, plain
 

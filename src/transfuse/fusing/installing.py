@@ -9,7 +9,8 @@ from torch import Tensor, jit, nn
 from torch._subclasses import fake_tensor
 from torch.nn.parameter import is_lazy
 
-from transfuse.fusing.capture import Arguments, arguments, positional, sizes_alone
+from transfuse.fusing.by_size import sizes_alone
+from transfuse.fusing.calling import Arguments, arguments, positional
 from transfuse.fusing.explaining import Explain, explain
 from transfuse.fusing.forwards import Forward, settle
 
