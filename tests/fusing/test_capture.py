@@ -315,7 +315,7 @@ def test_functions_of_a_forward_without_layers() -> None:
 
 
 def test_sizes_decide_by_call() -> None:
-    """A branch by sizes is taken as they are in each call; other sizes alike need no program."""
+    """A branch by sizes is taken as they are in each call; other sizes alike need no version."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         y = self.up(x)
@@ -326,7 +326,7 @@ def test_sizes_decide_by_call() -> None:
     fused, twin = transfuse.fuse(made(model(forward))), made(model(forward))
     for length in (4, 8, 5, 9, 4, 8):
         expect_alike(fused, twin, drawn(1, 2, length))
-    assert len(fused.forward.programs) == 2
+    assert len(fused.forward.versions) == 2
 
 
 def test_autocast_around_a_fused_model() -> None:

@@ -193,11 +193,11 @@ def test_states_come_back_to_their_programs() -> None:
     for alpha in (0.5, 1.0, 0.5, 1.0):
         fused.alpha = float(alpha)
         fused(X)
-    count = len(fused.forward.programs)
+    count = len(fused.forward.versions)
     for alpha in (0.5, 1.0):
         fused.alpha = float(alpha)
         fused(X)
-    assert len(fused.forward.programs) == count
+    assert len(fused.forward.versions) == count
 
 
 def test_programs_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
@@ -205,8 +205,8 @@ def test_programs_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     for step in range(MOST + 3):
         fused.alpha = twin.alpha = step / 7
         assert torch.allclose(fused(X), twin(X), atol=1e-12)
-    assert len(fused.forward.programs) == MOST
-    said = [record for record in caplog.records if "programs" in record.getMessage()]
+    assert len(fused.forward.versions) == MOST
+    said = [record for record in caplog.records if "versions" in record.getMessage()]
     assert len(said) == 1
 
 
@@ -406,9 +406,9 @@ def test_examples_that_the_model_does_not_take() -> None:
 def test_examples_decide_at_once() -> None:
     fused = transfuse.fuse(made(models.UNet), drawn(1, 2, 9, 9))
     assert len(fused_calls(fused)) == 2
-    count = len(fused.forward.programs)
+    count = len(fused.forward.versions)
     fused(drawn(1, 2, 9, 9))
-    assert len(fused.forward.programs) == count
+    assert len(fused.forward.versions) == count
     named = transfuse.fuse(made(models.Optional_), {"x": drawn(1, 2, 3, 3), "act": "tanh"})
     assert fused_calls(named) == ["conv_transpose2d(+ bias) -> tanh -> scale(1.0)"]
 

@@ -109,10 +109,10 @@ def test_other_numbers_of_axes() -> None:
 @pytest.mark.parametrize("length", [5, 9, 16])
 @pytest.mark.parametrize("norm", [models.weight_normed, old_weight_norm])
 def test_lengths_need_no_capture(norm: object, length: int) -> None:
-    """A program serves all sizes where Python asked for none."""
+    """A version serves all sizes where Python asked for none."""
     make = partial(models.Vocoder, norm)
     fused, twin = transfuse.fuse(made(make)), made(make)
     fused(drawn(1, 4, 7))
-    programs = list(fused.forward.programs)
+    versions = list(fused.forward.versions)
     expect_alike(fused, twin, drawn(2, 4, length))
-    assert fused.forward.programs == programs
+    assert fused.forward.versions == versions

@@ -1,5 +1,6 @@
 """What became of a model's transposed convolutions, and why, as an object that prints."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,7 +14,7 @@ from torch.utils.benchmark import Timer
 from transfuse import dispatch
 from transfuse.fusing.calling import positional
 from transfuse.fusing.capture import FIRST_CALL, Untraceable, seems, transposed
-from transfuse.fusing.forwards import Forward, Program
+from transfuse.fusing.forwards import Forward, Version
 from transfuse.fusing.fused_call import FusedCall
 from transfuse.fusing.rewriting import Site
 from transfuse.plan import figure, staged
@@ -173,32 +174,37 @@ def explain(model: nn.Module, example_inputs: Any = None) -> FusedModel:
         forward = vars(module).get("forward")
         if any(_within(path, each) for each in covered):
             continue
-        program = _present(forward) if isinstance(forward, Forward) else None
-        if isinstance(forward, Forward) and program is None:
+        version = _present(forward) if isinstance(forward, Forward) else None
+        if isinstance(forward, Forward) and version is None:
             rows += _pending(path, forward)
             covered.append(path)
             continue
-        if program is None or "" in program.whole:  # what is below may be fused
+        if version is None or "" in version.whole:  # what is below may be fused
             if transposed(module):
-                why = "is no part of a fused forward" if program is None else program.whole[""]
+                why = "is no part of a fused forward" if version is None else version.whole[""]
                 rows.append(Row(path, (), None, why))
             continue
         assert isinstance(forward, Forward)
-        for site in program.sites:
+        for site in version.sites:
             rows.append(_row(path, forward, site, figures.get(id(site.call))))
-        covered += _covered(path, module, program)
+        covered += _covered(path, module, version)
     return FusedModel(type(model).__name__, tuple(rows))
 
 
 def _row(path: str, forward: Forward, site: Site, figures: Figures | None) -> Row:
     name = ".".join(filter(None, (path, site.path)))
-    chain = None if site.chain is None else str(site.chain)
+    chain = None if site.chain is None else _briefly(str(site.chain))
     why = "; ".join(filter(None, (site.why, forward.why)))
     return Row(name, site.operations, chain, why, figures)
 
 
+def _briefly(chain: str) -> str:
+    """A chain without the names of tensors that are called what they are: all norms have those."""
+    return re.sub(r", (\w+)=(\w+\.)?\1(?=[,)])", "", chain)
+
+
 def _pending(path: str, forward: Forward) -> Iterator[Row]:
-    """Rows of a forward that has no program for the present state."""
+    """Rows of a forward that has no version for the present state."""
     for name, module in forward.module.named_modules():
         if seems(module):
             yield Row(".".join(filter(None, (path, name))), (), None, forward.pending)
@@ -208,9 +214,9 @@ def _within(path: str, above: str) -> bool:
     return not above or path == above or path.startswith(f"{above}.")
 
 
-def _covered(path: str, module: nn.Module, program: Program) -> list[str]:
-    """The modules of which a program tells all: those that it does not call whole."""
-    whole = [".".join(filter(None, (path, each))) for each in program.whole]
+def _covered(path: str, module: nn.Module, version: Version) -> list[str]:
+    """The modules of which a version tells all: those that it does not call whole."""
+    whole = [".".join(filter(None, (path, each))) for each in version.whole]
     names = (".".join(filter(None, (path, name))) for name, _ in module.named_modules())
     if not whole:
         return [path]
@@ -221,9 +227,9 @@ def _covered(path: str, module: nn.Module, program: Program) -> list[str]:
     ]
 
 
-def _present(forward: Forward) -> Program | None:
-    """The program for the present state: one that was made with arguments, if there is one."""
-    here = [each for each in forward.programs if each.state.holds()]
+def _present(forward: Forward) -> Version | None:
+    """The version for the present state: one that was made with arguments, if there is one."""
+    here = [each for each in forward.versions if each.state.holds()]
     if not here:
         try:
             return forward.prepare(None)
@@ -275,11 +281,11 @@ def _recorded(model: nn.Module) -> Iterator[list[tuple[FusedCall, tuple[Any, ...
         return record
 
     spaces = [
-        program.function.__globals__
+        version.function.__globals__
         for module in model.modules()
         if isinstance(forward := vars(module).get("forward"), Forward)
-        for program in forward.programs
-        if program.function is not None
+        for version in forward.versions
+        if version.function is not None
     ]
     kept = [dict(space) for space in spaces]
     try:

@@ -1,4 +1,4 @@
-"""The forward that a fused module has: programs, each for what its capture depended on."""
+"""The forward that a fused module has: versions, each for what its capture depended on."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +19,9 @@ from transfuse.fusing.rewriting import Site, fuse_graph
 from transfuse.fusing.watching import State, hooked_globally, plain
 
 MOST = 16
-"""Programs of one module; for a state that none of them serves, one more is not made."""
+"""Versions of one module; for a state that none of them serves, one more is not made."""
 SIZES = 1024
-"""Sizes remembered by a program that depends on them; one more, and all are forgotten."""
+"""Sizes remembered by a version that depends on them; one more, and all are forgotten."""
 
 
 class Given(NamedTuple):
@@ -55,7 +55,7 @@ def _sizes(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     return tuple((each.shape, each.dtype, each.device) for each in tensors)
 
 
-class Program:
+class Version:
     """A forward for calls of one kind: captured and fused, or else as it was written.
 
     Attributes:
@@ -126,9 +126,9 @@ def _like(tensors: Sequence[Tensor], sizes: tuple[Any, ...]) -> bool:
     )
 
 
-def _unfused(module: nn.Module, given: Given) -> Program:
+def _unfused(module: nn.Module, given: Given) -> Version:
     """The forward as it was written, for one call."""
-    return Program(module, given, None, Captured(None, None, State((), module), {}))
+    return Version(module, given, None, Captured(None, None, State((), module), {}))
 
 
 def _compiled(graph: fx.Graph) -> Callable[..., Any]:
@@ -143,9 +143,9 @@ def _compiled(graph: fx.Graph) -> Callable[..., Any]:
 class Forward:
     """What stands in place of a module's ``forward``.
 
-    A program is made at the first call of its kind: other arguments that are no tensors, another
+    A version is made at the first call of its kind: other arguments that are no tensors, another
     number of axes, another state of the modules make another one. ``why``: why it is captured
-    alone, and not as part of a larger one. ``pending``: why there is no program yet.
+    alone, and not as part of a larger one. ``pending``: why there is no version yet.
     """
 
     def __init__(self, module: nn.Module, why: str = "") -> None:
@@ -154,11 +154,11 @@ class Forward:
         self.why = why
         self.pending = ""
         self.own = vars(module).get("forward")
-        self.programs: list[Program] = []
+        self.versions: list[Version] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy captures anew: programs are functions of this process."""
-        return {**vars(self), "programs": []}
+        """A copy captures anew: versions are functions of this process."""
+        return {**vars(self), "versions": []}
 
     @property
     def unfused(self) -> Callable[..., Any]:
@@ -189,32 +189,32 @@ class Forward:
             given, tensors = _given(found), found.tensors
         else:
             given, tensors = Given(len(args)), args
-        program = self._served(given, tensors)
-        if program is None:
-            program = self._captured(given, tensors, arguments(args, kwargs))
-        if program.function is None:
+        version = self._served(given, tensors)
+        if version is None:
+            version = self._captured(given, tensors, arguments(args, kwargs))
+        if version.function is None:
             return self.unfused(*args, **kwargs)
-        return program(self.module, tensors)
+        return version(self.module, tensors)
 
-    def _served(self, given: Given, tensors: Sequence[Tensor]) -> Program | None:
-        """The program for a call, if there is one already."""
-        for program in self.programs:
-            if program.serves(given, tensors):
-                return program
+    def _served(self, given: Given, tensors: Sequence[Tensor]) -> Version | None:
+        """The version for a call, if there is one already."""
+        for version in self.versions:
+            if version.serves(given, tensors):
+                return version
         if not _len_torch_dispatch_stack():
             return None
         # Something looks at every operation, such as torch.export: a capture would disturb it.
-        for program in self.programs:
-            if program.provisional and program.kind(given):
-                return program
+        for version in self.versions:
+            if version.provisional and version.kind(given):
+                return version
         return _unfused(self.module, given)
 
-    def _captured(self, given: Given, tensors: Sequence[Tensor], found: Arguments) -> Program:
-        """A program for a call that none serves yet."""
+    def _captured(self, given: Given, tensors: Sequence[Tensor], found: Arguments) -> Version:
+        """A version for a call that none serves yet."""
         # One that was made without arguments gives way to one that is made with them.
-        self.programs = [e for e in self.programs if not (e.provisional and e.kind(given))]
-        alike = [each for each in self.programs if each.decisions and each.kind(given)]
-        if len(self.programs) >= MOST and not alike:
+        self.versions = [e for e in self.versions if not (e.provisional and e.kind(given))]
+        alike = [each for each in self.versions if each.decisions and each.kind(given)]
+        if len(self.versions) >= MOST and not alike:
             return self._crowded(given)
         try:
             taken = self._taken(found)
@@ -227,13 +227,13 @@ class Forward:
                     known.sizes.clear()
                 known.sizes.add(_sizes(tensors))
                 return known
-        if len(self.programs) >= MOST:
+        if len(self.versions) >= MOST:
             return self._crowded(given)
-        self.programs.append(Program(self.module, given, tensors, taken))
-        return self.programs[-1]
+        self.versions.append(Version(self.module, given, tensors, taken))
+        return self.versions[-1]
 
-    def _crowded(self, given: Given) -> Program:
-        line = "%s has %s programs for as many states and arguments: other calls run unfused"
+    def _crowded(self, given: Given) -> Version:
+        line = "%s has %s versions for as many states and arguments: other calls run unfused"
         log.once(logging.WARNING, (id(self), MOST), line, self.name, MOST)
         return _unfused(self.module, given)
 
@@ -252,27 +252,27 @@ class Forward:
             settle(child, why=why)
         return Captured(None, None, State((self.module,), self.module), {"": why})
 
-    def prepare(self, example: Arguments | None) -> Program:
-        """Make the program for calls like an example, or with tensors alone; or Untraceable."""
+    def prepare(self, example: Arguments | None) -> Version:
+        """Make the version for calls like an example, or with tensors alone; or Untraceable."""
         found = self._taken(example)
         if example is None:
             given = Given(found.inputs)
             tensors = None
         else:
             given, tensors = _given(example), example.tensors
-        for known in self.programs:
+        for known in self.versions:
             if known.kind(given):
                 return known
-        self.programs.append(Program(self.module, given, tensors, found))
-        return self.programs[-1]
+        self.versions.append(Version(self.module, given, tensors, found))
+        return self.versions[-1]
 
     def _traced(self, args: Any, kwargs: Any) -> Any:
-        """A call that ``torch.compile`` traces: a program is there already, or none is used."""
+        """A call that ``torch.compile`` traces: a version is there already, or none is used."""
         if not kwargs and all(isinstance(each, Tensor) for each in args):
-            for program in self.programs:
-                if program.serves_in_trace(args):
-                    return program(self.module, args)
-        line = "torch.compile has %s as it was written: no program for this call was made before"
+            for version in self.versions:
+                if version.serves_in_trace(args):
+                    return version(self.module, args)
+        line = "torch.compile has %s as it was written: no version for this call was made before"
         log.once(logging.WARNING, (line, self.name), line, self.name)
         return self.unfused(*args, **kwargs)
 
@@ -288,14 +288,14 @@ def original(module: nn.Module) -> Callable[..., Any]:
 def settle(module: nn.Module, example: Arguments | None = None, why: str = "") -> None:
     """Give a module its fused forward, or those below it where it cannot have one.
 
-    Programs are made for the present state and for both modes, so that ``torch.compile`` finds
+    Versions are made for the present state and for both modes, so that ``torch.compile`` finds
     them.
     """
     if isinstance(vars(module).get("forward"), Forward):
         return
     forward = Forward(module, why)
     try:
-        program = forward.prepare(example)
+        version = forward.prepare(example)
     except Untraceable as error:
         if not error.pending:
             for child in module.children():
@@ -305,7 +305,7 @@ def settle(module: nn.Module, example: Arguments | None = None, why: str = "") -
             return
         forward.pending = str(error)
     else:
-        if not program.sites and not program.provisional and not program.whole:
+        if not version.sites and not version.provisional and not version.whole:
             return
         for training in (True, False):
             with _mode(module, training), suppress(Untraceable):

@@ -54,7 +54,7 @@ def _attributes(module: Module) -> dict[str, Any]:
 class State:
     """The state of modules: attributes, children, hooks, which tensors there are.
 
-    Not the tensors themselves: a program reads those anew at each call. Of the module whose
+    Not the tensors themselves: a version reads those anew at each call. Of the module whose
     forward is replaced hooks do not count, since they run around that.
     """
 
