@@ -42,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
 
 
+@pytest.fixture(autouse=True)
+def same_values(request: pytest.FixtureRequest) -> None:
+    """Each test draws the same values, whichever ran before it in the same process."""
+    torch.manual_seed(crc32(request.node.nodeid.encode()))
+
+
 @dataclass(frozen=True)
 class Given:
     operator: Operator
