@@ -24,8 +24,6 @@ OPERATORS: dict[str, Operator] = {
         conv_transpose3d_max_max_sum,
     )
 }
-_NAMED = {name: each for each in OPERATORS.values() for name in (each.slug, each.short)}
-"""Every name that an operator answers to."""
 
 
 def operator(slug: str) -> Operator:
@@ -48,9 +46,10 @@ def operator(slug: str) -> Operator:
     if not isinstance(slug, str):
         example = next(iter(OPERATORS))
         raise TypeError(f"an operator's slug is a str, such as {example!r}, not {slug!r}")
-    if slug in _NAMED:
-        return _NAMED[slug]
-    raise unknown(slug, {name: f"{op.short} ({op.slug})" for name, op in _NAMED.items()})
+    named = {name: each for each in OPERATORS.values() for name in (each.slug, each.short)}
+    if slug in named:
+        return named[slug]
+    raise unknown(slug, {name: f"{op.short} ({op.slug})" for name, op in named.items()})
 
 
 def short(slug: str) -> str:
