@@ -8,7 +8,6 @@ import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 import torch
@@ -56,10 +55,7 @@ class Cpu(Backend):
             _route(chain, problem)
         except NoRoute as reason:
             return Verdict(str(reason))
-        # A tile holds positions of one sample: with so few, torch's product over all is faster.
-        small = len(chain.stages) == 1 and set(problem.stride) == {1} and prod(problem.spatial) < 32
-        small = small and not single.serves(chain, problem)
-        return Verdict(yields="torch is as fast at stride 1 on so few positions" if small else "")
+        return Verdict()
 
     def route(self, chain: Chain, problem: Problem) -> Route:
         """Which stages of a chain run where; raises ``NoRoute`` where it takes none."""

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "block.h"
 #include "convert.h"
 #include "memory.h"
 #include "microkernel.h"
@@ -101,7 +102,7 @@ template <class T> class Convolution {
         : p(layer), input(input), element(element), channels(conv_channels<T>(layer)) {
         for (int i = 0; i < 5; i++) stride[i] = strides[i];
         for (int a = 0; a < 3; a++) n[a] = inputs[a];
-        narrow = is_narrow<T>(p);
+        narrow = is_narrow<T>(p), lanes = is_depthwise<T>(p);
         if (p.paired) pairs.reset(new Pairs(p));
     }
 
@@ -125,9 +126,11 @@ template <class T> class Convolution {
     int element;
     Channels channels;
     int64_t stride[5], n[3];
-    bool narrow;
+    bool narrow, lanes;
     std::unique_ptr<Pairs> pairs;
-    Buffer<T> copy;  // [depth][row][channel][width], zeros beyond the width's ends; mixed rows come last
+    // [depth][row][channel][width], or where lanes are groups [depth][row][width][channel]; zeros beyond the width's
+    // ends; mixed rows come last
+    Buffer<T> copy;
     int64_t copied = 0, pitch = 0, first_column = 0, plane_rows = 0;
 
     // What was read last: the parts of a tile's channels need the same, and tiles of the same rows may.
@@ -139,9 +142,10 @@ template <class T> class Convolution {
 
     void read(int64_t from, const Box& box) {
         if (from == sample && box == copied_box) return;
+        const bool same_box = box == copied_box;
         const bool same_rows = from == sample && box.same(copied_box, 1) && box.same(copied_box, 2);
-        sample = -1;  // until all is done
-        depth = Reads(p, 0, n[0], box.lo[0], box.hi[0]);
+        sample = -1, copied_box = {};  // until all is done
+        if (!same_box) depth = Reads(p, 0, n[0], box.lo[0], box.hi[0]);
         // All planes where most are asked for, those before the first one counted: the next tile asks for most, too. What
         // is copied follows from the tile alone, so that its rows are paired or not whichever its thread had before.
         const int64_t before = (p.dilation[0] * (p.kernel[0] - 1) - p.padding[0] - box.lo[0]) / p.stride[0];
@@ -149,18 +153,23 @@ template <class T> class Convolution {
         const int64_t first = most ? 0 : depth.lo, end = most ? n[0] : depth.hi;
         if (!same_rows || first != first_plane || end != end_plane) {
             first_plane = first, end_plane = end;
+            if (!same_box) lay_out(box);
             read_rows(from, box);
         }
         sample = from;
         copied_box = box;
     }
 
-    void read_rows(int64_t from, const Box& box) {
+    void lay_out(const Box& box) {
         height = Reads(p, 1, n[1], box.lo[1], box.hi[1]);
         phases = width_phases(p, n[2], box.lo[2], box.hi[2]);
         for (WidthPhase& phase : phases)
             if (!narrow && !p.careful) phase.list_spans(n[2]);
         list_rows(box, pairs != nullptr);
+    }
+
+    void read_rows(int64_t from, const Box& box) {
+        if (listed_pairs != (pairs != nullptr)) list_rows(box, pairs != nullptr);
         copy_inputs(from);
         if (pairs && !is_tame()) {
             const int64_t rows = plane_rows;
@@ -182,6 +191,7 @@ template <class T> class Convolution {
     };
     std::vector<std::vector<RowSum>> row_sums;  // by phase along the height
     std::vector<MixedRow> mixed_rows;
+    bool listed_pairs = false;
 
     struct Sum {
         int64_t line, second;
@@ -193,6 +203,7 @@ template <class T> class Convolution {
 
     // The sums of every row of the box, by their phase; rows in pairs where that takes fewer products.
     void list_rows(const Box& box, bool paired) {
+        listed_pairs = paired;
         const int64_t s = p.stride[1], rows = box.size(1), apart = paired ? outputs_apart(p) : s;
         row_sums.assign(std::min(s, rows), {});
         mixed_rows.clear();
@@ -241,7 +252,8 @@ template <class T> class Convolution {
         return true;
     }
 
-    int64_t slab() const { return p.in_channels * pitch; }
+    int64_t slab() const { return pitch * (lanes ? channels.slots : p.in_channels); }
+    int64_t column() const { return lanes ? channels.slots : 1; }  // from one to the next in the copy
 
     void copy_inputs(int64_t from_sample) {
         int64_t lo = INT64_MAX, hi = INT64_MIN;
@@ -257,31 +269,99 @@ template <class T> class Convolution {
         constexpr int64_t step = 16 / sizeof(T), line = 64 / sizeof(T);
         pitch = (hi - lo + step - 1) / step * step;
         if (pitch % line == 0) pitch += step;  // powers of two would meet in one cache set
+        if (lanes) pitch = hi - lo;
         const int64_t size = (end_plane - first_plane) * plane_rows * slab();
         if (size > copied) {
             copied = 0, copy.reset();  // before the larger one: never both at once
             copy = allocate<T>(size + 4 * LANES<T>);  // vectors may read beyond the last row
             copied = size;
         }
-        int64_t from = std::max<int64_t>(lo, 0), until = std::min(hi, n[2]);
+        const int64_t from = std::max<int64_t>(lo, 0), until = std::max(from, std::min(hi, n[2]));
+        if (lanes)
+            copy_lanes(from_sample, from, until);
+        else if (stride[4] == 1 || until - from == 1)
+            copy_rows(from_sample, from, until);
+        else if (stride[1] == 1)
+            copy_channels(from_sample, from, until);
+        else
+            copy_planes(from_sample, from, until);
+    }
+
+    // Where the input's row begins that `from` lies in, and its place in the copy.
+    int64_t row_at(int64_t sample, int64_t d, int64_t h, int64_t from) const {
+        return sample * stride[0] + d * stride[2] + h * stride[3] + from * stride[4];
+    }
+    T* copied_row(int64_t d, int64_t h) { return copy.get() + ((d - first_plane) * plane_rows + h - height.lo) * slab(); }
+
+    // f(d, h) for the rows that any output meets.
+    template <class F> void each_copied(F f) {
         const bool most = end_plane - first_plane > depth.hi - depth.lo;  // for other tiles
         const auto planes = depth.met(), rows = height.met();
-        const bool plain = until > from && stride[4] == 1 && element == (sizeof(T) == 8 ? TF_F64 : TF_F32);
-        const auto copy_one = [&](int64_t d, int64_t h, int64_t c, T* to) {
-            const int64_t at = from_sample * stride[0] + c * stride[1] + d * stride[2] + h * stride[3] + from * stride[4];
-            // Rows of one channel follow one another, those of several lie far apart: a later one is asked for now.
-            if (plain) __builtin_prefetch(static_cast<const T*>(input) + at + 2 * stride[3]);
-            if (plain) return copy_row(static_cast<const T*>(input) + at, from - lo, until - from, to);
-            std::fill(to, to + (from - lo), T(0));
-            if (until > from) load_row(element, input, at, stride[4], until - from, to + (from - lo));
-            std::fill(to + (std::max(until, from) - lo), to + pitch, T(0));
-        };
         for (int64_t d = first_plane; d < end_plane; d++)
-            for (int64_t h = height.lo; h < height.hi; h++) {
-                if (!pairs && !((most || planes[size_t(d - depth.lo)]) && rows[size_t(h - height.lo)])) continue;
-                T* to = copy.get() + ((d - first_plane) * plane_rows + h - height.lo) * slab();
-                for (int64_t c = 0; c < p.in_channels; c++, to += pitch) copy_one(d, h, c, to);
+            for (int64_t h = height.lo; h < height.hi; h++)
+                if (pairs || ((most || planes[size_t(d - depth.lo)]) && rows[size_t(h - height.lo)])) f(d, h);
+    }
+
+    // Row by row, as they lie.
+    void copy_rows(int64_t from_sample, int64_t from, int64_t until) {
+        const int64_t zeros = from - first_column, count = until - from;
+        const bool plain = count > 0 && stride[4] == 1 && element == (sizeof(T) == 8 ? TF_F64 : TF_F32);
+        each_copied([&](int64_t d, int64_t h) {
+            T* to = copied_row(d, h);
+            int64_t at = row_at(from_sample, d, h, from);
+            for (int64_t c = 0; c < p.in_channels; c++, to += pitch, at += stride[1]) {
+                // Rows of one channel follow one another, those of several lie far apart: a later one is asked for now.
+                if (plain) __builtin_prefetch(static_cast<const T*>(input) + at + 2 * stride[3]);
+                if (plain) {
+                    copy_row(static_cast<const T*>(input) + at, zeros, count, to);
+                    continue;
+                }
+                load_row(element, input, at, stride[4], count, to + zeros);
+                fill_ends(to, zeros, count);
             }
+        });
+    }
+
+    // Column by column, channels innermost.
+    void copy_lanes(int64_t from_sample, int64_t from, int64_t until) {
+        const int64_t slots = channels.slots, zeros = (from - first_column) * slots, count = until - from;
+        each_copied([&](int64_t d, int64_t h) {
+            T* to = copied_row(d, h);
+            std::fill(to, to + zeros, T(0));
+            copy_block(element, input, row_at(from_sample, d, h, from), {count, p.in_channels}, {stride[4], stride[1]},
+                       to + zeros, slots);
+            std::fill(to + zeros + count * slots, to + slab(), T(0));
+        });
+    }
+
+    // Channels lie side by side: those of a row are turned.
+    void copy_channels(int64_t from_sample, int64_t from, int64_t until) {
+        const int64_t zeros = from - first_column, count = until - from;
+        each_copied([&](int64_t d, int64_t h) {
+            T* to = copied_row(d, h);
+            copy_block(element, input, row_at(from_sample, d, h, from), {p.in_channels, count}, {1, stride[4]}, to + zeros, pitch);
+            for (int64_t c = 0; c < p.in_channels; c++) fill_ends(to + c * pitch, zeros, count);
+        });
+    }
+
+    // Neither do: rows of a plane are turned, or are where planes follow one another as rows do.
+    void copy_planes(int64_t from_sample, int64_t from, int64_t until) {
+        const int64_t zeros = from - first_column, count = until - from, rows = height.hi - height.lo;
+        const bool one = stride[2] == rows * stride[3] && plane_rows == rows;
+        const int64_t planes = one ? end_plane - first_plane : 1;
+        for (int64_t d = first_plane; d < end_plane; d += planes)
+            for (int64_t c = 0; c < p.in_channels; c++) {
+                T* to = copied_row(d, height.lo) + c * pitch;
+                copy_block(element, input, row_at(from_sample, d, height.lo, from) + c * stride[1], {planes * rows, count},
+                           {stride[3], stride[4]}, to + zeros, slab());
+                for (int64_t r = 0; r < planes * rows; r++) fill_ends(to + r * slab(), zeros, count);
+            }
+    }
+
+    // Zeros before and behind what was copied of a row.
+    void fill_ends(T* row, int64_t zeros, int64_t count) const {
+        std::fill(row, row + zeros, T(0));
+        std::fill(row + zeros + count, row + pitch, T(0));
     }
 
     // n values after `zeros`, and zeros up to the pitch. Vectors write beyond it: the next row overwrites that.
@@ -360,10 +440,11 @@ template <class T> class Convolution {
                         for (int64_t i = from, r = from % rows; i < until; i++, r++) {
                             if (r == rows) plane++, r = 0;
                             const Reads::Meets &a = *plane, &b = row.met[size_t(r)];
-                            const int64_t x = ((a.input - first_plane) * plane_rows + b.input) * slab() - first_column;
+                            const int64_t x = ((a.input - first_plane) * plane_rows + b.input) * slab();
                             const int64_t k = (a.tap * p.tap_rows + b.tap) * p.kernel[2];
                             for (size_t j = first; j < first + count; j++)
-                                taps[at++] = {x + phase.taps[j].input, (k + phase.taps[j].tap) * cig};
+                                taps[at++] = {x + (phase.taps[j].input - first_column) * column(),
+                                              (k + phase.taps[j].tap) * (lanes ? channels.slots : cig)};
                         }
                     };
                     if (phase.spans.empty()) list(0, phase.taps.size());
@@ -377,6 +458,7 @@ template <class T> class Convolution {
 
     void add_up(Tile<T>& tile, const WidthPhase& phase) {
         const Box& box = tile.box;
+        if (lanes) return add_lanes(tile, phase);
         const int64_t cig = p.in_channels / p.groups;
         // Input channels by parts, so that the weights of a part stay in the second-level cache.
         const int64_t all = p.kernel[0] * p.kernel[1] * p.kernel[2];
@@ -422,6 +504,21 @@ template <class T> class Convolution {
                         });
                 }
             }
+        }
+    }
+
+    void add_lanes(Tile<T>& tile, const WidthPhase& phase) {
+        const T *x = copy.get(), *w = static_cast<const T*>(p.weights);
+        for (const Sum& sum : sums) {
+            const Tap* t = taps.data() + sum.begin;
+            const int met = int(sum.end - sum.begin);
+            T* s = tile.at(sum.line * tile.box.size(2) + phase.start - tile.box.lo[2]);
+            if (p.careful)
+                each_met(phase, t, met, [&](int64_t q, const Tap* some, int taps) {
+                    lanes_row(x + q * column(), 1, some, taps, channels.slots, w, s + q * step(), step());
+                });
+            else
+                lanes_row(x, phase.count, t, met, channels.slots, w, s, step());
         }
     }
 

@@ -14,6 +14,7 @@ constexpr int64_t HEAVY_BYTES = 512 * 1024;  // weights beyond the second-level 
 constexpr int64_t FEWEST_TILES = 48;        // so that many threads find work; never by their number
 constexpr int64_t FEWEST_MET = 128;         // positions of a tile for every weight, where tiles are halved
 constexpr int64_t ENOUGH_TILES = 24;        // fewer, and channels are cut into parts
+constexpr int64_t FEWEST_SAMPLES = 2 * TF_ROWS;  // of a tile, side by side
 constexpr double LITTLE = 1 << 17;          // products of a sample: computed in less than it takes to divide them
 constexpr int64_t COPY_BYTES = 800 * 1024;  // of inputs, where the parts of a tile's channels share them
 
@@ -37,8 +38,8 @@ template <class T> class Division {
   public:
     // Output channels in parts, where tiles alone would leave threads without work: few positions, many
     // weights. Not where a step needs all channels of a position, or a statistic.
-    static Layer parts(const transfuse_program& program, const int64_t* inputs) {
-        const Layer whole = Layer::whole<T>(program);
+    static Layer parts(const transfuse_program& program, bool sideways, const int64_t* inputs) {
+        const Layer whole = Layer::whole<T>(program, sideways);
         bool separable = program.groups == 1 && !is_narrow<T>(program);
         for (int i = 0; i < program.steps_count; i++)
             separable = separable && (program.steps[i].op <= TF_MAP || is_window(program.steps[i].op));
@@ -103,10 +104,14 @@ template <class T> class Division {
         for (int64_t limit = std::max(block, heavy ? 4 * TILE_BYTES : TILE_BYTES);; limit /= 2) {
             size[0] = 1;
             size[1] = rows;
-            for (int64_t parts = 1; parts <= extents[2]; parts++) {
-                size[2] = (extents[2] + parts - 1) / parts;
-                if (fits(begin, fresh, end, size, limit)) break;
-            }
+            size[2] = std::min(extents[2], FEWEST_SAMPLES);
+            // Of samples side by side a tile takes few, and as many of their positions as it can: these lie together.
+            if (p.sideways) grow(begin, fresh, end, limit, rows, size);
+            if (!p.sideways || (size[0] == extents[0] && size[1] == extents[1]))
+                for (int64_t parts = 1; parts <= extents[2]; parts++) {
+                    size[2] = (extents[2] + parts - 1) / parts;
+                    if (fits(begin, fresh, end, size, limit)) break;
+                }
             grow(begin, fresh, end, limit, rows, size);
             int64_t tiles = p.batch;
             for (int a = 0; a < 3; a++) {

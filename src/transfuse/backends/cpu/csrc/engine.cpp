@@ -12,6 +12,7 @@
 #include "map.h"
 #include "output.h"
 #include "parallel.h"
+#include "sideways.h"
 #include "source.h"
 #include "statistics.h"
 
@@ -22,10 +23,10 @@ constexpr int64_t STREAM_BYTES = 24 << 20;  // of output: what the last-level ca
 
 template <class T> class Engine {
   public:
-    Engine(const transfuse_program& program, int threads)
+    Engine(const transfuse_program& program, bool sideways, int threads)
         : threads(threads),
           source(program, threads),
-          p(Division<T>::parts(program, source.inputs)),
+          p(Division<T>::parts(program, sideways, source.inputs)),
           division(p, source.inputs),
           at(division.at) {
         for (int i = 0; i < p.steps_count; i++) {
@@ -537,24 +538,37 @@ template <class T> class Engine {
 
 };
 
-template <class T> static void run_as(const transfuse_program& p, int threads) {
-    Engine<T>(p, threads).run();
+// Calls f with a zero of the type that a program computes in.
+template <class F> static auto as_computed(const transfuse_program& p, F f) {
+    return p.element == TF_F64 ? f(double()) : f(float());
 }
 
 static void run(const transfuse_program& program, int threads) {
-    const transfuse_program p = flattened(program);
-    p.element == TF_F64 ? run_as<double>(p, threads) : run_as<float>(p, threads);
+    as_computed(program, [&](auto type) {
+        typedef decltype(type) T;
+        const Sideways<T> sideways(program);
+        Engine<T>(flattened(sideways.program), sideways.turned, threads).run();
+    });
 }
 
-static int64_t packed_bytes(const transfuse_program& p) {
-    return p.element == TF_F64 ? packed_size<double>(p) * 8 : packed_size<float>(p) * 4;
+// Weights for samples side by side may lie in another order: one element more tells them from others.
+static int64_t packed_bytes(const transfuse_program& program) {
+    return as_computed(program, [&](auto type) {
+        typedef decltype(type) T;
+        const Sideways<T> sideways(program);
+        return (packed_size<T>(sideways.program) + sideways.turned) * int64_t(sizeof(T));
+    });
 }
 
-static void pack_weights(const transfuse_program& p, const void* weights, const int64_t* strides, void* to) {
-    if (p.element == TF_F64)
-        pack(p, weights, strides, static_cast<double*>(to));
-    else
-        pack(p, weights, strides, static_cast<float*>(to));
+static void pack_weights(const transfuse_program& program, const void* weights, const int64_t* strides, void* to) {
+    as_computed(program, [&](auto type) {
+        typedef decltype(type) T;
+        const Sideways<T> sideways(program);
+        int64_t steps[5];
+        std::copy(strides, strides + 5, steps);
+        if (sideways.turned) Sideways<T>::turn_weights(steps);
+        pack(sideways.program, weights, steps, static_cast<T*>(to));
+    });
 }
 
 void sweep(const transfuse_sweep& s, int threads);  // sweeps.cpp

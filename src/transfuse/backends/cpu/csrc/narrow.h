@@ -1,6 +1,7 @@
 // Groups of few output channels: vectors of positions, each channel in registers of its own.
 #pragma once
 #include <algorithm>
+#include <type_traits>
 
 #include "microkernel.h"
 #include "vector.h"
@@ -58,6 +59,45 @@ using NarrowRow = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, con
 template <class T> static NarrowRow<T> narrow_row_of(int64_t per_group) {
     static const NarrowRow<T> table[NARROW] = {narrow_row<T, 1>, narrow_row<T, 2>, narrow_row<T, 3>, narrow_row<T, 4>};
     return table[per_group - 1];
+}
+
+// Groups of one channel: V vectors of channels at M positions, x and weights with channels innermost.
+//   s[i * ps + o] = sum over taps t: x[t.x + i * slots + o] * w[t.w + o]
+template <class T, int M, int V>
+static void lanes_block(const T* __restrict x, const Tap* taps, int count, int64_t slots, const T* __restrict w,
+                        T* __restrict s, int64_t ps) {
+    constexpr int L = LANES<T>;
+    Vec<T> acc[M][V] = {};
+    for (int t = 0; t < count; t++) {
+        const T *xp = x + taps[t].x, *wp = w + taps[t].w;
+        Vec<T> wv[V];
+#pragma GCC unroll 4
+        for (int j = 0; j < V; j++) wv[j] = load(wp + j * L);
+#pragma GCC unroll 8
+        for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < V; j++) acc[i][j] += load(xp + i * slots + j * L) * wv[j];
+    }
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < V; j++) store(s + i * ps + j * L, acc[i][j]);
+}
+
+// A row of n positions, all channels: eight sums at a time, more than products are under way.
+template <class T>
+static void lanes_row(const T* x, int64_t n, const Tap* taps, int count, int64_t slots, const T* w, T* s, int64_t ps) {
+    constexpr int L = LANES<T>;
+    const auto positions = [&](auto m) {
+        constexpr int M = decltype(m)::value, V = 8 / M;
+        for (; n >= M; n -= M, x += M * slots, s += M * ps) {
+            int64_t o = 0;
+            for (; o + V * L <= slots; o += V * L) lanes_block<T, M, V>(x + o, taps, count, slots, w + o, s + o, ps);
+            for (; o < slots; o += L) lanes_block<T, M, 1>(x + o, taps, count, slots, w + o, s + o, ps);
+        }
+    };
+    if (slots == L) positions(std::integral_constant<int, 8>());
+    positions(std::integral_constant<int, 4>());
+    positions(std::integral_constant<int, 2>());
+    positions(std::integral_constant<int, 1>());
 }
 
 }  // namespace TF_NAMESPACE

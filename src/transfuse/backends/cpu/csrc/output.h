@@ -33,41 +33,61 @@ static void turn(const T* from, int64_t slots, int64_t width, int lanes, T* to, 
     for (int i = 0; i < lanes; i++) store_some(to + i * pitch + w, r[i], width - w);
 }
 
+// The channels of every position, positions `step` apart.
+template <class T>
+static void put_positions(const T* from, int64_t next, int64_t width, int64_t count, T* to, int64_t step) {
+    constexpr int L = LANES<T>;
+    if (next == count && step == count) count *= width, width = 1;
+    for (int64_t i = 0; i < width; i++, from += next, to += step) {
+        int64_t o = 0;
+        for (; o + L <= count; o += L) store(to + o, load(from + o));
+        if (o < count) store_some(to + o, load(from + o), count - o);
+    }
+}
+
 // A tile's values at their place, in the output's layout and type.
 template <class T> static void write(const transfuse_program& p, Tile<T>& tile, bool streams) {
     const int64_t* st = p.output_strides;
     const int64_t slots = tile.channels.slots;
     const Channels& c = tile.channels;
-    // Rows that follow one another in the output, too, make one.
-    int64_t width = tile.box.size(2), rows = tile.box.size(1), planes = tile.box.size(0);
-    if (st[3] == width * st[4] || rows == 1) width *= rows, rows = 1;
-    if (rows == 1 && (st[2] == width * st[4] || planes == 1)) width *= planes, planes = 1;
-    const bool as_is = (p.output_element == TF_F32 || p.output_element == TF_F64) && st[4] == 1;
+    int64_t size[3] = {tile.box.size(0), tile.box.size(1), tile.box.size(2)};
+    const int64_t step[3] = {size[1] * size[2], size[2], 1};  // positions of the tile from one to the next
+    // Rows run where values follow one another in the output, and on through axes where rows do.
+    const int row = st[4] != 1 && st[3] == 1 ? 1 : 2;
+    const int64_t value = st[2 + row];
+    int64_t width = size[row];
+    for (int a = row; a-- > 0 && (st[2 + a] == width * value || size[a] == 1);) width *= size[a], size[a] = 1;
+    size[row] = 1;
+    const bool as_computed = p.output_element == TF_F32 || p.output_element == TF_F64, as_is = as_computed && value == 1;
     std::vector<T> lines(as_is ? 0 : width * LANES<T>);
-    for (int64_t d = 0; d < planes; d++)
-        for (int64_t h = 0; h < rows; h++) {
-            const T* v = tile.at((d * rows + h) * width);
-            const int64_t base = tile.n * st[0] + tile.first_channel() * st[1] + (tile.box.lo[0] + d) * st[2] +
-                                 (tile.box.lo[1] + h) * st[3] + tile.box.lo[2] * st[4];
-            if (st[1] == 1 && c.dense()) {  // channels last: as the tile lies
-                for (int64_t w = 0; w < width; w++)
-                    store_row(p.output_element, p.output, base + w * st[4], 1, c.count, v + w * slots);
-                continue;
-            }
-            for (int64_t g = 0; g < c.count; g += c.per_group)
-                for (int64_t o = 0; o < c.per_group; o += LANES<T>) {
-                    const int lanes = int(std::min<int64_t>(LANES<T>, c.per_group - o));
-                    const T* from = v + c.slot(g) + o;
-                    const int64_t to = base + (g + o) * st[1];
-                    if (as_is) {
-                        turn(from, slots, width, lanes, static_cast<T*>(p.output) + to, st[1], streams);
-                        continue;
-                    }
-                    turn(from, slots, width, lanes, lines.data(), width, false);
-                    for (int l = 0; l < lanes; l++)
-                        store_row(p.output_element, p.output, to + l * st[1], st[4], width, lines.data() + l * width);
+    const int64_t base = tile.n * st[0] + tile.first_channel() * st[1] + tile.box.lo[0] * st[2] +
+                         tile.box.lo[1] * st[3] + tile.box.lo[2] * st[4];
+    for (int64_t d = 0; d < size[0]; d++)
+        for (int64_t h = 0; h < size[1]; h++)
+            for (int64_t w = 0; w < size[2]; w++) {
+                const T* v = tile.at(d * step[0] + h * step[1] + w * step[2]);
+                const int64_t at = base + d * st[2] + h * st[3] + w * st[4], next = step[row] * slots;
+                if (st[1] == 1 && c.dense()) {  // channels last: as the tile lies
+                    if (as_computed)
+                        put_positions(v, next, width, c.count, static_cast<T*>(p.output) + at, value);
+                    for (int64_t i = 0; i < width && !as_computed; i++)
+                        store_row(p.output_element, p.output, at + i * value, 1, c.count, v + i * next);
+                    continue;
                 }
-        }
+                for (int64_t g = 0; g < c.count; g += c.per_group)
+                    for (int64_t o = 0; o < c.per_group; o += LANES<T>) {
+                        const int lanes = int(std::min<int64_t>(LANES<T>, c.per_group - o));
+                        const T* from = v + c.slot(g) + o;
+                        const int64_t to = at + (g + o) * st[1];
+                        if (as_is) {
+                            turn(from, next, width, lanes, static_cast<T*>(p.output) + to, st[1], streams);
+                            continue;
+                        }
+                        turn(from, next, width, lanes, lines.data(), width, false);
+                        for (int l = 0; l < lanes; l++)
+                            store_row(p.output_element, p.output, to + l * st[1], value, width, lines.data() + l * width);
+                    }
+            }
     drain();
 }
 

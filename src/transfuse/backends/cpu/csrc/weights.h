@@ -24,9 +24,15 @@ template <class T> static int64_t block_width(int64_t per_group, int64_t o) {
     return per_group - o > LANES<T> ? 2 * LANES<T> : LANES<T>;
 }
 
-// Groups of so few output channels (depthwise, images) that vectors of positions serve better.
+// Groups of one input and one output channel, and so many that vectors hold channels, each of another group.
+template <class T> static bool is_depthwise(const transfuse_program& p) {
+    return p.in_channels == p.groups && p.out_channels == p.groups && 2 * p.groups >= LANES<T>;
+}
+
+// Groups of so few output channels that vectors of them are no use, but those of groups, or of positions (images).
 template <class T> static bool is_narrow(const transfuse_program& p) {
-    return p.out_channels / p.groups <= NARROW && p.out_channels / p.groups * 4 <= LANES<T>;
+    const int64_t per_group = p.out_channels / p.groups;
+    return is_depthwise<T>(p) || (per_group <= NARROW && per_group * 4 <= LANES<T>);
 }
 
 // A count of a convolution's taps or outputs, divided among its phases. Axis by axis: the phases of all axes
@@ -73,10 +79,11 @@ template <class T> static int64_t packed_rows(const transfuse_program& p) {
 }
 
 // Packed weights: [group][block of channels][tap][input channel][channel in block], zeros where a
-// block has no channel. Narrow groups are one block, without zeros. Where rows are paired, sums of
-// taps follow the taps of each plane, and behind everything stands 1 if they may be used.
+// block has no channel. Narrow groups are one block, without zeros; where groups are channels, [tap][channel]. Where
+// rows are paired, sums of taps follow the taps of each plane, and behind everything stands 1 if they may be used.
 template <class T> static int64_t packed_size(const transfuse_program& p) {
     int64_t taps = p.kernel[0] * packed_rows<T>(p) * p.kernel[2];
+    if (is_depthwise<T>(p)) return conv_channels<T>(p).slots * taps;
     if (is_narrow<T>(p)) return p.in_channels / p.groups * p.out_channels * taps;
     return group_slots<T>(p) * p.groups * taps * (p.in_channels / p.groups) + is_paired<T>(p);
 }
@@ -88,10 +95,12 @@ struct Layer : transfuse_program {
     int64_t fewest = 1;    // tiles, where there are parts
     int64_t tap_rows = 0;  // of the packed weights
     bool paired = false;   // whether rows are, and the weights allow it
+    bool sideways = false; // whether the width is that of samples side by side
 
-    template <class T> static Layer whole(const transfuse_program& p) {
+    template <class T> static Layer whole(const transfuse_program& p, bool sideways) {
         Layer layer;
         static_cast<transfuse_program&>(layer) = p;
+        layer.sideways = sideways;
         const T* weights = static_cast<const T*>(p.weights);
         layer.paired = is_paired<T>(p) && !p.careful && weights[packed_size<T>(p) - 1] != 0;
         layer.tap_rows = packed_rows<T>(p);
@@ -108,7 +117,20 @@ struct Layer : transfuse_program {
 };
 
 template <class T>
+static void pack_lanes(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
+    const int64_t slots = conv_channels<T>(p).slots;
+    for (int64_t a = 0; a < p.kernel[0]; a++)
+        for (int64_t b = 0; b < p.kernel[1]; b++)
+            for (int64_t e = 0; e < p.kernel[2]; e++, to += slots) {
+                load_row(p.element, weights, a * strides[2] + b * strides[3] + e * strides[4], strides[0], p.groups, to);
+                for (int64_t c = 0; c < p.groups; c++) to[c] *= T(p.weight_scale);
+                std::fill(to + p.groups, to + slots, T(0));
+            }
+}
+
+template <class T>
 static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
+    if (is_depthwise<T>(p)) return pack_lanes(p, weights, strides, to);
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
     const bool narrow = is_narrow<T>(p), paired = is_paired<T>(p);
     const int64_t padded = narrow ? cog : group_slots<T>(p);
