@@ -10,7 +10,8 @@ namespace TF_NAMESPACE {
 
 constexpr int64_t SHORT_ROW = 2 + TF_ROWS / 3;  // positions: fewer leave the microkernel waiting for weights
 
-constexpr int64_t MANY_PRODUCTS = 128;          // of one output: turning inputs and outputs is little beside them
+constexpr int64_t MANY_PRODUCTS = 128;          // of one output: what it costs to turn that is little beside them
+constexpr int64_t MANY_USES = 64;               // likewise of one input
 
 // Whether a program runs so: by its sizes and steps alone, since weights are packed for it before tensors are known.
 // No step may tell samples from positions, and one axis must be free. A kernel of one tap has long rows as it is.
@@ -20,7 +21,8 @@ template <class T> static bool lies_sideways(const transfuse_program& p) {
         if (p.steps[i].op > TF_SUM) return false;
     int64_t products = p.in_channels / p.groups;
     for (int a = 1; a < 3; a++) products *= std::min(p.spatial[a], (p.kernel[a] + p.stride[a] - 1) / p.stride[a]);
-    const bool many = products >= MANY_PRODUCTS && p.kernel[1] * p.kernel[2] > 1;
+    const int64_t taps = p.kernel[1] * p.kernel[2], uses = p.out_channels / p.groups * taps;
+    const bool many = products >= MANY_PRODUCTS && uses >= MANY_USES && taps > 1;
     return p.spatial[2] < SHORT_ROW && p.batch > p.spatial[2] && many && !is_depthwise<T>(p);
 }
 
