@@ -135,6 +135,7 @@ template <class T> class Convolution {
     Box copied_box = {};
     Reads depth, height;
     int64_t first_plane = 0, end_plane = 0;  // of the copy
+    std::vector<bool> planes;                // from the first one on: those that it holds
     std::vector<WidthPhase> phases;
 
     void read(int64_t from, const Box& box) {
@@ -146,9 +147,11 @@ template <class T> class Convolution {
         // is copied follows from the tile alone, so that its rows are paired or not whichever its thread had before.
         const int64_t before = (p.dilation[0] * (p.kernel[0] - 1) - p.padding[0] - box.lo[0]) / p.stride[0];
         const bool most = 2 * (depth.hi - std::min(depth.lo, -before)) > n[0];
-        const int64_t first = most ? 0 : depth.lo, end = most ? n[0] : depth.hi;
-        if (!same_rows || first != first_plane || end != end_plane) {
-            first_plane = first, end_plane = end;
+        const int64_t first = most ? 0 : depth.lo;
+        std::vector<bool> wanted = most ? std::vector<bool>(size_t(n[0]), true) : depth.met();
+        if (!same_rows || first != first_plane || wanted != planes) {
+            first_plane = first, end_plane = first + int64_t(wanted.size());
+            planes = std::move(wanted);
             read_rows(from, box);
         }
         sample = from;
@@ -264,8 +267,7 @@ template <class T> class Convolution {
             copied = size;
         }
         int64_t from = std::max<int64_t>(lo, 0), until = std::min(hi, n[2]);
-        const bool most = end_plane - first_plane > depth.hi - depth.lo;  // for other tiles
-        const auto planes = depth.met(), rows = height.met();
+        const auto rows = height.met();
         const bool plain = until > from && stride[4] == 1 && element == (sizeof(T) == 8 ? TF_F64 : TF_F32);
         const auto copy_one = [&](int64_t d, int64_t h, int64_t c, T* to) {
             const int64_t at = from_sample * stride[0] + c * stride[1] + d * stride[2] + h * stride[3] + from * stride[4];
@@ -278,7 +280,7 @@ template <class T> class Convolution {
         };
         for (int64_t d = first_plane; d < end_plane; d++)
             for (int64_t h = height.lo; h < height.hi; h++) {
-                if (!pairs && !((most || planes[size_t(d - depth.lo)]) && rows[size_t(h - height.lo)])) continue;
+                if (!pairs && !(planes[size_t(d - first_plane)] && rows[size_t(h - height.lo)])) continue;
                 T* to = copy.get() + ((d - first_plane) * plane_rows + h - height.lo) * slab();
                 for (int64_t c = 0; c < p.in_channels; c++, to += pitch) copy_one(d, h, c, to);
             }
