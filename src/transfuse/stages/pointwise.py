@@ -113,7 +113,7 @@ class Map(Stage):
         spread = tuple(
             (name, dims)
             for name, dims in named.items()
-            if dims == (1,) or (len(dims) > 1 and axes_of(dims, rank) != (1,))
+            if dims in ((), (1,)) or (len(dims) > 1 and axes_of(dims, rank) != (1,))
         )
         return self if spread == self.shapes else replace(self, shapes=spread)
 
