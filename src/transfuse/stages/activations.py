@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from transfuse import maths
 from transfuse.geometry import integer
 from transfuse.maths import where
-from transfuse.maths.expr import call
+from transfuse.maths.expr import Expr, call
 from transfuse.stages.pointwise import Function, Map, pointwise
 
 INF = math.inf
@@ -358,6 +358,8 @@ def gelu(approximate: Literal["none", "tanh"] = "none") -> Map:
 
         >>> y = conv_transpose(x, w, then=[gelu("tanh")])
     """
+    if isinstance(approximate, Expr):
+        raise TypeError("gelu makes a stage; of an expression it is gelu_erf(x) or gelu_tanh(x)")
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', but got {approximate!r}")
     return gelu_tanh() if approximate == "tanh" else gelu_erf()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from transfuse.maths.expr import Call, Expr, Name, X, expression, substituted
+from transfuse.maths.expr import Call, Expr, Name, X, expression, in_a_body, substituted
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import PRIMITIVES, evaluate
 from transfuse.problem import Shape
@@ -221,8 +221,11 @@ class Function:
         torch: Callable[..., Tensor] | None = None,
         name: str | None = None,
     ) -> None:
-        first, *rest = inspect.signature(body).parameters.values()
-        for each in (first, *rest):
+        found = list(inspect.signature(body).parameters.values())
+        if not found:
+            raise TypeError("a pointwise function has a parameter, x, the running value")
+        rest = found[1:]
+        for each in found:
             if each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
                 raise TypeError(f"a pointwise function has plain parameters, not {each}")
         if any(each.name == X.name for each in rest):
@@ -232,7 +235,9 @@ class Function:
         written = body.__name__ if body.__name__.isidentifier() else "pointwise"
         self.name = name or written
         self.parameters: dict[str, Any] = {each.name: each.default for each in rest}
-        self.expr: Expr = expression(body(X, *map(symbol, self.parameters)))
+        with in_a_body():
+            made = body(X, *map(symbol, self.parameters))
+        self.expr: Expr = expression(made)
         if self.expr.logical:
             raise TypeError(f"{self.name} gives a condition, not a number: {self.expr}")
         word = self.name if self.name.isidentifier() else repr(self.name)
@@ -301,7 +306,8 @@ class Function:
         missing = [key for key, given in found.items() if given is inspect.Parameter.empty]
         if wrong or missing or len(args) > len(self.parameters):
             takes = ", ".join(self.parameters) or "no arguments"
-            raise TypeError(f"{self.name} takes {takes}; got {args} and {dict(kwargs)}")
+            got = [*map(shown, args), *(f"{key}={shown(each)}" for key, each in kwargs.items())]
+            raise TypeError(f"{self.name} takes {takes}; got {', '.join(got) or 'none'}")
         return found
 
     def __eq__(self, other: object) -> bool:
