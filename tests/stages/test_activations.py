@@ -29,7 +29,7 @@ ARGUMENTS: dict[str, tuple[float, ...]] = {
 OTHERS = [
     *(stages.hardtanh(-2.0, 0.5), stages.leaky_relu(-0.5), stages.elu(2.0), stages.celu(0.5)),
     *(stages.softplus(2.0, 5.0), stages.hardshrink(1.0), stages.softshrink(1.0)),
-    *(stages.clamp(2.0, -1.0), stages.clamp(high=0.5), stages.clamp(low=0.5)),
+    *(stages.clamp(2.0, -1.0), stages.clamp(max=0.5), stages.clamp(min=0.5)),
     *(gelu(), gelu("tanh"), *(stages.pow(n) for n in (-3, -1, 0, 1, 2, 3, 8))),
 ]
 FUNCTIONS = {name: made for name, made in KNOWN.items() if isinstance(made, Function)}
@@ -213,3 +213,15 @@ def test_conditions_are_written_as_in_torch() -> None:
 def test_numpys_numbers_are_numbers() -> None:
     made = pointwise(lambda x: np.float32(0.5) * x ** np.int64(2) + x * np.float64(3) - np.int8(1))
     assert made.expr is 0.5 * (X * X) + X * 3.0 - 1.0
+
+
+def test_torchs_names_and_its_none_for_no_bound() -> None:
+    assert stages.clamp(min=0.5) == stages.clamp(0.5, None) == stages.clamp(min=0.5, max=None)
+    assert stages.clamp(max=2) == stages.clamp(None, 2)
+    inside = pointwise(lambda x: stages.clamp(x, max=2.0))
+    assert inside.expr is pointwise(lambda x: stages.clamp(x, None, 2.0)).expr
+    assert stages.add(other=1) == stages.add(1)
+    assert stages.sub(other=1) == stages.sub(1)
+    assert stages.div(other=2) == stages.div(2)
+    with pytest.raises(TypeError, match="negative_slope must be one of int, float"):
+        stages.leaky_relu(None)

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isinf
 from operator import is_
 from typing import Any, ClassVar, overload
 
@@ -303,6 +304,9 @@ class Function:
         found = {
             key: found.get(key, kwargs.get(key, given)) for key, given in self.parameters.items()
         }
+        for key, usual in self.parameters.items():
+            if found[key] is None and isinstance(usual, float) and isinf(usual):
+                found[key] = usual  # no bound, as in torch
         missing = [key for key, given in found.items() if given is inspect.Parameter.empty]
         if wrong or missing or len(args) > len(self.parameters):
             takes = ", ".join(self.parameters) or "no arguments"
