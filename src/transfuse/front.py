@@ -31,6 +31,7 @@ from transfuse.recorded import Learned, Recorded
 from transfuse.remembered import Checked, Given, Recent, exactly, facts, keep
 from transfuse.stages import Number
 from transfuse.tensors import (
+    WHOLE,
     Precision,
     any_autocast,
     apart,
@@ -87,6 +88,7 @@ def call(
                 output_padding=output_padding, dilation=dilation, groups=groups,
                 output_size=output_size, out=out, backend=backend, precision=precision,
             )  # fmt: skip
+    operands = _floating(chain, x, operands)
     unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
     whole, into = x, out
     if unbatched:
@@ -120,6 +122,18 @@ def call(
         return _compute(what, prepare, x, weight, operands, out, backend, "weight", given, scalars)
     y = _compute(what, prepare, whole, weight, operands, into, backend)
     return y.squeeze(0) if out is None else out
+
+
+def _floating(chain: Chain, x: Tensor, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Masks and integers in the type of the values, as torch's arithmetic takes them.
+
+    What norms and the convolution read must be of their type in torch, too.
+    """
+    whole = [k for k, v in operands.items() if isinstance(v, Tensor) and v.dtype in WHOLE]
+    if not whole or not (isinstance(x, Tensor) and x.is_floating_point()):
+        return operands
+    taken = set(whole) - chain.mixes - {chain.conv.bias}
+    return {k: v.to(x.dtype) if k in taken else v for k, v in operands.items()}
 
 
 def run(

@@ -37,7 +37,8 @@ Shape:
     - x: any
     - y: the same"""
 ARGUMENTS = f"""{SAME}
-    - a tensor among the arguments: one value per channel, or a shape that broadcasts to x's"""
+    - a tensor among the arguments: one value per channel, or a shape that broadcasts to x's; of
+      x's type, or true and false or integers, which are converted"""
 MADE = """\
 Returns:
     Map: the stage, for ``conv_transpose(…, then=[…])`` or a ``Chain``"""
