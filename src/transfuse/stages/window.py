@@ -167,6 +167,9 @@ class MaxPool(Window):
     def largest(self) -> bool:
         return self.filled
 
+    def by_sign(self, sign: Operand) -> "ExtremumPool":
+        return ExtremumPool(**vars(self), sign=sign)
+
     def merged(self, after: Stage) -> "MaxPool | None":
         if not (isinstance(after, MaxPool) and self.tiles and after.tiles):
             return None
