@@ -127,6 +127,7 @@ def _expect_axes(chain: Chain, x: Tensor, weight: Tensor) -> None:
         raise RuntimeError(
             f"{conv}: weight of size {list(weight.shape)} expects an input of {weight.shape[0]} "
             f"channels, but got {dims[1]} in {dims}"
+            + ("; stages before the convolution keep the channels" if chain.prologue else "")
         )
 
 

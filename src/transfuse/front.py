@@ -93,6 +93,7 @@ def call(
     whole, into = x, out
     if unbatched:
         whole, into = x.unsqueeze(0), out.unsqueeze(0) if isinstance(out, Tensor) else out
+        operands = _with_samples(chain, operands)
     numbers: tuple[object, ...] = (stride, padding, output_padding, dilation, groups)
     if output_size is not None:
         numbers += (output_size,)
@@ -134,6 +135,17 @@ def _floating(chain: Chain, x: Tensor, operands: Mapping[str, Tensor]) -> Mappin
         return operands
     taken = set(whole) - chain.mixes - {chain.conv.bias}
     return {k: v.to(x.dtype) if k in taken else v for k, v in operands.items()}
+
+
+def _with_samples(chain: Chain, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The operands of an unbatched call, with a samples' axis where stages ask for one."""
+    lacking = {
+        name
+        for stage in chain.stages
+        for name in stage.sampled
+        if isinstance(found := operands.get(name), Tensor) and found.dim() == chain.conv.rank + 1
+    }
+    return {k: v.unsqueeze(0) if k in lacking else v for k, v in operands.items()}
 
 
 def run(

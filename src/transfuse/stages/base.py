@@ -185,6 +185,11 @@ class Stage:
         return tuple(value for _, value in self.parameters() if isinstance(value, str))
 
     @property
+    def sampled(self) -> tuple[str, ...]:
+        """Names of the tensors that have the samples' axis where the values have it, no other."""
+        return ()
+
+    @property
     def without_gradient(self) -> tuple[str, ...]:
         """Names of the tensors it reads that have no gradient; in torch they have none, either."""
         return ()
