@@ -29,15 +29,15 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "term of the one add": (
         lambda: T(X, W, B, then=[add(SHORT)]),
-        "expected add.term to hold one value for each of 4 channels",
+        "expected add.other to hold one value for each of 4 channels",
     ),
     "term of the second add": (
         lambda: T(X, W, B, then=[add(B), sigmoid(), add(SHORT)]),
-        "expected add2.term to hold one value",
+        "expected add2.other to hold one value",
     ),
     "the first add holds a number": (
         lambda: T(X, W, B, then=[add(1.0), add(SHORT)]),
-        "expected add2.term to hold one value",
+        "expected add2.other to hold one value",
     ),
     "before and after": (
         lambda: T(X, W, before=[scale(SHORT)], then=[scale(B)]),
@@ -79,12 +79,12 @@ def test_a_name_that_is_given_is_not_taken_by_a_tensor() -> None:
         T(X, W, B, then=[add("bias")])
     terms = [torch.full((4,), float(value)) for value in range(3)]
     chain, env = Chain(
-        conv_transpose(2, terms[0]), add("add1.term"), add(terms[1]), add("bias"), add(terms[2])
+        conv_transpose(2, terms[0]), add("add1.other"), add(terms[1]), add("bias"), add(terms[2])
     ).lift()
     used = [name for stage in chain.stages for name in stage.operands]
     assert len({*used}) == 5
     assert [env[name] for name in used if name in env] == [terms[0], terms[1], terms[2]]
-    assert {*used} - {*env} == {"add1.term", "bias"}
+    assert {*used} - {*env} == {"add1.other", "bias"}
 
 
 def test_names_are_unique_for_any_repetition() -> None:
@@ -92,7 +92,7 @@ def test_names_are_unique_for_any_repetition() -> None:
     chain, env = Chain(*made[:5], conv_transpose(2, B), *made[5:]).lift()
     used = [name for stage in chain.stages for name in stage.operands]
     assert len({*used}) == len(used) == len(env) == 17
-    assert used[:4] == ["group_norm1.weight", "group_norm1.bias", "add1.term", "scale1.factor"]
+    assert used[:4] == ["group_norm1.weight", "group_norm1.bias", "add1.other", "scale1.factor"]
     assert "bias" in used
 
 

@@ -227,6 +227,8 @@ def _arrows(stages: Sequence[Stage]) -> str:
 def _no_stage(value: object) -> str:
     what = f"a chain is made of stages, not {type(value).__name__}: "
     known = [name for name in stages.__all__ if getattr(stages, name) is value]
+    if isinstance(value, stages.Function):
+        known = [value.name]
     if known:
         return f"{what}{known[0]} makes one when it is called, {known[0]}(…)"
     makers = ", ".join(name for name in stages.__all__ if name.islower())

@@ -13,7 +13,6 @@ from transfuse.chain import Chain
 from transfuse.geometry import integer, per_axis
 from transfuse.padding import Padding
 from transfuse.problem import AXES, Problem, expect_in_torch
-from transfuse.stages.norm import Norm
 from transfuse.tensors import (
     dense,
     describe,
@@ -72,8 +71,9 @@ def made(
         problem = paddings.padded(problem, padded)
     else:
         problem = paddings.sized(problem, padded, wanted, chain.met(problem), batched)
-    if not batched and any(isinstance(s, Norm) and s.over == "batch" for s in chain.stages):
-        raise ValueError(f"batch_norm: expected {rank + 2}D input (got {rank + 1}D input)")
+    mixing = next((stage.name for stage in chain.stages if stage.across_samples), None)
+    if not batched and mixing:
+        raise ValueError(f"{mixing}: expected {rank + 2}D input (got {rank + 1}D input)")
     return problem
 
 
@@ -127,6 +127,7 @@ def _expect_axes(chain: Chain, x: Tensor, weight: Tensor) -> None:
         raise RuntimeError(
             f"{conv}: weight of size {list(weight.shape)} expects an input of {weight.shape[0]} "
             f"channels, but got {dims[1]} in {dims}"
+            + ("; stages before the convolution keep the channels" if chain.prologue else "")
         )
 
 

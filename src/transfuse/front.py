@@ -31,6 +31,7 @@ from transfuse.recorded import Learned, Recorded
 from transfuse.remembered import Checked, Given, Recent, exactly, facts, keep
 from transfuse.stages import Number
 from transfuse.tensors import (
+    WHOLE,
     Precision,
     any_autocast,
     apart,
@@ -87,10 +88,12 @@ def call(
                 output_padding=output_padding, dilation=dilation, groups=groups,
                 output_size=output_size, out=out, backend=backend, precision=precision,
             )  # fmt: skip
+    operands = _floating(chain, x, operands)
     unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
     whole, into = x, out
     if unbatched:
         whole, into = x.unsqueeze(0), out.unsqueeze(0) if isinstance(out, Tensor) else out
+        operands = _with_samples(chain, operands)
     numbers: tuple[object, ...] = (stride, padding, output_padding, dilation, groups)
     if output_size is not None:
         numbers += (output_size,)
@@ -120,6 +123,29 @@ def call(
         return _compute(what, prepare, x, weight, operands, out, backend, "weight", given, scalars)
     y = _compute(what, prepare, whole, weight, operands, into, backend)
     return y.squeeze(0) if out is None else out
+
+
+def _floating(chain: Chain, x: Tensor, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Masks and integers in the type of the values, as torch's arithmetic takes them.
+
+    What norms and the convolution read must be of their type in torch, too.
+    """
+    whole = [k for k, v in operands.items() if isinstance(v, Tensor) and v.dtype in WHOLE]
+    if not whole or not (isinstance(x, Tensor) and x.is_floating_point()):
+        return operands
+    taken = set(whole) - chain.mixes - {chain.conv.bias}
+    return {k: v.to(x.dtype) if k in taken else v for k, v in operands.items()}
+
+
+def _with_samples(chain: Chain, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The operands of an unbatched call, with a samples' axis where stages ask for one."""
+    lacking = {
+        name
+        for stage in chain.stages
+        for name in stage.sampled
+        if isinstance(found := operands.get(name), Tensor) and found.dim() == chain.conv.rank + 1
+    }
+    return {k: v.unsqueeze(0) if k in lacking else v for k, v in operands.items()}
 
 
 def run(

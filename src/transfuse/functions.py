@@ -74,7 +74,8 @@ def conv_transpose(
             all of them; legal are as many sizes of an axis as its stride is, from the least on.
             Default: ``None``
         before: stages from ``transfuse.stages`` on the input. Default: none
-        then: stages on the result of the convolution. Default: none
+        then: stages on the result of the convolution. Their axes are counted with that of the
+            samples, also where x has none: 1 is the channels'. Default: none
         out: where to write the result. Default: a new tensor
         backend: the one to run on; another raises. Default: the first that serves
         precision: how float32 is multiplied on CUDA: ``ieee``, ``tf32``, or ``auto``, as torch is

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from transfuse.chain import Chain
 from transfuse.stages import Kind, Stage, add
-from transfuse.stages.window import ExtremumPool
 
 EXPONENTS = 40.0
 """How far from 0 a softmax may go unshifted: exp(40) leaves room for 1e21 terms in float32."""
@@ -105,7 +104,7 @@ def pool_before_batch_norm(chain: Chain) -> Chain | None:
         if halves is not None and second.largest:
             gathering, applying = halves
             weight = dict(applying.parameters()).get("weight")
-            pool = second if weight is None else ExtremumPool(**vars(second), sign=weight)
+            pool = second if weight is None else second.by_sign(weight)
             return chain.swap(i, 2, gathering, pool, applying)
     return None
 

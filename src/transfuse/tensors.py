@@ -17,6 +17,9 @@ from transfuse.elements import BY_DTYPE, ELEMENTS, float32_on_cuda
 Precision = Literal["auto", "ieee", "tf32"]
 """How float32 is multiplied; ``auto``: on CUDA as torch's convolutions are set to, else ieee."""
 
+WHOLE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+"""Types that arithmetic with floating point converts to that, whatever their width."""
+
 
 def describe(x: Tensor, precision: str = "auto", exotic: bool = False) -> dict[str, Any]:
     """The part of a Problem that a tensor tells: element type, layout, device, precision.

@@ -72,6 +72,18 @@ def test_float32(primitive: str) -> None:
     within_its_bound(primitive, x, run(in_a_map(primitive), x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("primitive", OF_ONE)
+def test_the_sign_of_zero(primitive: str, dtype: torch.dtype) -> None:
+    # The convolution gives 0.0, never -0.0, and so the stage makes it.
+    stage = pointwise(lambda x: negated_twice(call(primitive, -x)))()
+    zeros = torch.zeros(40, dtype=dtype)
+    expected = PRIMITIVES[primitive].torch(-zeros)
+    found = run(stage, zeros)
+    assert found.equal(expected)
+    assert found.signbit().equal(expected.signbit())
+
+
 @pytest.mark.parametrize("stage", [sigmoid(), tanh()], ids=str)
 def test_loops_of_their_own_keep_the_same_bound(stage: Map) -> None:
     x = every_float()

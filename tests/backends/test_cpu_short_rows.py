@@ -86,3 +86,20 @@ def test_a_kernel_of_one_tap(isa: str, dims: tuple[int, ...], apart: bool, sprea
     y = conv_transpose(x, weight, then=[add(other), relu()], backend="cpu")
     expected = (definition(x, weight) + other).relu()
     assert torch.equal(y.double(), expected)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2, 3])
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 3), (2, 3), (2, 5)])
+@pytest.mark.parametrize("planes", [3, 4, 7])
+def test_tiles_of_the_same_rows_that_meet_other_planes(
+    isa: str, planes: int, stride: int, dilation: int, padding: int
+) -> None:
+    # Dilation passes over planes, over others in the next tile, which finds the copy of this one.
+    x, weight = integers(2, 2, planes, 4, 4), integers(2, 17, 4, 3, 3, seed=1)
+    options: dict[str, Any] = {
+        "stride": (stride, 2, 2),
+        "dilation": (dilation, 1, 1),
+        "padding": (padding, 0, 0),
+    }
+    y = conv_transpose(x, weight, backend="cpu", **options)
+    assert torch.equal(y.double(), definition(x, weight, **options))

@@ -29,7 +29,7 @@ def test_an_unbatched_input_runs_the_original_operations_and_says_so(
         same(before, after, [x, w, skip])
         same(before, after, [x, w, skip])
     assert [each.getMessage() for each in caplog.records] == [
-        "conv_transpose2d -> add(add.term) -> relu runs unfused, as torch operations: "
+        "conv_transpose2d -> add(add.other) -> relu runs unfused, as torch operations: "
         "the input has 3 axes"
     ]
 

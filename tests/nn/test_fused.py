@@ -145,7 +145,7 @@ def test_tensors_of_stages_are_owned() -> None:
     )
     with_integers(layer)
     assert dict(layer.named_parameters())["then.0.factor"] is gain
-    assert dict(layer.named_buffers())["then.1.term"] is shift
+    assert dict(layer.named_buffers())["then.1.other"] is shift
     assert "scale(tensor[8])" in repr(layer)
 
     def theirs(x: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ def test_tensors_of_stages_are_owned() -> None:
         return F.relu(y * gain.view(-1, 1, 1) + shift)
 
     assert same(stepped(layer, X), stepped(layer, X, theirs))
-    layer.then[1].term = shift = 2 * shift
+    layer.then[1].other = shift = 2 * shift
     assert same(stepped(layer, X), stepped(layer, X, theirs))
 
 

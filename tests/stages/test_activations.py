@@ -1,18 +1,21 @@
 """Every pointwise function against torch's own, with its derivative, its text and its refusals."""
 
+import math
 import pickle
 from functools import partial
 from inspect import Parameter
 from math import inf, nan
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import transfuse
 from transfuse import stages
-from transfuse.maths import where
+from transfuse.maths import both, either, eq, no, where
 from transfuse.maths.expr import X
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import derivative, evaluate
@@ -26,7 +29,7 @@ ARGUMENTS: dict[str, tuple[float, ...]] = {
 OTHERS = [
     *(stages.hardtanh(-2.0, 0.5), stages.leaky_relu(-0.5), stages.elu(2.0), stages.celu(0.5)),
     *(stages.softplus(2.0, 5.0), stages.hardshrink(1.0), stages.softshrink(1.0)),
-    *(stages.clamp(2.0, -1.0), stages.clamp(high=0.5), stages.clamp(low=0.5)),
+    *(stages.clamp(2.0, -1.0), stages.clamp(max=0.5), stages.clamp(min=0.5)),
     *(gelu(), gelu("tanh"), *(stages.pow(n) for n in (-3, -1, 0, 1, 2, 3, 8))),
 ]
 FUNCTIONS = {name: made for name, made in KNOWN.items() if isinstance(made, Function)}
@@ -123,6 +126,39 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "write where(condition, a, b)",
     ),
+    "if it is equal": (
+        lambda: pointwise(lambda x, a: 0 if x == a else x),
+        TypeError,
+        "write where(condition, a, b)",
+    ),
+    "if it is not": (
+        lambda: pointwise(lambda x: x if x != 0 else 1),
+        TypeError,
+        "write where(condition, a, b)",
+    ),
+    "a function of numbers": (
+        lambda: pointwise(lambda x: math.sin(x)),
+        TypeError,
+        "the value of x is not known before it runs",
+    ),
+    "a tensor in it": (
+        lambda: pointwise(lambda x: x * torch.ones(8)),
+        TypeError,
+        "not Tensor; a tensor is given as an argument of the function",
+    ),
+    "a power by an argument": (
+        lambda: pointwise(lambda x, a: x**a),
+        TypeError,
+        "multiplications, not a",
+    ),
+    "a stage in it": (lambda: pointwise(lambda x: gelu(x)), TypeError, "it is gelu_erf(x)"),
+    "no running value": (lambda: pointwise(lambda: 1.0), TypeError, "has a parameter, x"),
+    "long tensors": (lambda: stages.add(torch.ones(99), 1), TypeError, "got tensor[99], 1"),
+    "not called": (
+        lambda: transfuse.Chain(stages.ConvTranspose(2), pointwise(lambda x: x)),
+        TypeError,
+        "pointwise makes one when it is called",
+    ),
     "a list of arguments": (lambda: pointwise(lambda x, *a: x), TypeError, "plain parameters"),
     "x twice": (lambda: pointwise(lambda y, x: x), TypeError, "no other can have its name"),
     "not a number": (
@@ -165,3 +201,27 @@ def test_a_tensor_without_axes_is_a_number_read_when_the_stage_is_made() -> None
     stage = stages.leaky_relu(slope)
     slope.fill_(7)
     assert stage == stages.leaky_relu(0.25)
+
+
+def test_conditions_are_written_as_in_torch() -> None:
+    made = pointwise(lambda x, a: where((x == a) & ~(x < 0) | (x != 1), a, x))
+    a = symbol("a")
+    assert made.expr is where(either(both(eq(X, a), no(X < 0)), no(eq(X, 1))), a, X)
+    assert (a == X) is False, "outside of a function expressions are compared as Python does"
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    made = pointwise(lambda x: np.float32(0.5) * x ** np.int64(2) + x * np.float64(3) - np.int8(1))
+    assert made.expr is 0.5 * (X * X) + X * 3.0 - 1.0
+
+
+def test_torchs_names_and_its_none_for_no_bound() -> None:
+    assert stages.clamp(min=0.5) == stages.clamp(0.5, None) == stages.clamp(min=0.5, max=None)
+    assert stages.clamp(max=2) == stages.clamp(None, 2)
+    inside = pointwise(lambda x: stages.clamp(x, max=2.0))
+    assert inside.expr is pointwise(lambda x: stages.clamp(x, None, 2.0)).expr
+    assert stages.add(other=1) == stages.add(1)
+    assert stages.sub(other=1) == stages.sub(1)
+    assert stages.div(other=2) == stages.div(2)
+    with pytest.raises(TypeError, match="negative_slope must be one of int, float"):
+        stages.leaky_relu(None)

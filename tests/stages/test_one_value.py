@@ -15,6 +15,8 @@ from transfuse.stages import Stage, add, conv_transpose, group_norm, max_pool, p
 
 X, W = (torch.randint(-3, 4, dims).float() for dims in ((2, 3, 5, 4), (3, 8, 3, 3)))
 ONE = torch.tensor([-2.0])
+LEARNT = torch.tensor(-2.0, requires_grad=True)  # without axes; no number, since it has a gradient
+ONES = pytest.mark.parametrize("one", [ONE, LEARNT], ids=["one axis", "none"])
 Theirs = Callable[[Tensor], Tensor]
 CHAINS: dict[str, tuple[Callable[[Any], list[Stage]], Theirs]] = {
     "factor": (lambda one: [scale(one)], lambda y: -2 * y),
@@ -26,34 +28,38 @@ CHAINS: dict[str, tuple[Callable[[Any], list[Stage]], Theirs]] = {
 
 @pytest.mark.parametrize("backend", ["eager", "cpu"])
 @pytest.mark.parametrize("name", CHAINS)
-def test_one_for_all(name: str, backend: str) -> None:
+@ONES
+def test_one_for_all(name: str, backend: str, one: Tensor) -> None:
     make, theirs = CHAINS[name]
-    y = transfuse.conv_transpose(X, W, then=make(ONE), backend=backend)
+    y = transfuse.conv_transpose(X, W, then=make(one), backend=backend)
     assert y.equal(theirs(F.conv_transpose2d(X, W)))
-    single = transfuse.conv_transpose(X, W[:, :1], then=make(ONE), backend=backend)
+    single = transfuse.conv_transpose(X, W[:, :1], then=make(one), backend=backend)
     assert single.equal(theirs(F.conv_transpose2d(X, W[:, :1])))
 
 
 @pytest.mark.parametrize("backend", ["eager", "cpu"])
-def test_behind_stages_that_are_sweeps(backend: str) -> None:
-    y = transfuse.conv_transpose(X, W, then=[softmax(2), scale(ONE)], backend=backend)
+@ONES
+def test_behind_stages_that_are_sweeps(backend: str, one: Tensor) -> None:
+    y = transfuse.conv_transpose(X, W, then=[softmax(2), scale(one)], backend=backend)
     assert (y + 2 * F.conv_transpose2d(X, W).softmax(2)).abs().max() <= 1e-6
 
 
-def test_gradient() -> None:
-    one = ONE.clone().requires_grad_()
+@ONES
+def test_gradient(one: Tensor) -> None:
+    one = one.detach().clone().requires_grad_()
     transfuse.conv_transpose(X, W, then=[scale(one)]).sum().backward()
     assert one.grad is not None
-    assert one.grad.equal(F.conv_transpose2d(X, W).sum().view(1))
+    assert one.grad.equal(F.conv_transpose2d(X, W).sum().view(one.shape))
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_in_tritons_interpreter(name: str, interpreter: Interpreter) -> None:  # noqa: F811
+@ONES
+def test_in_tritons_interpreter(name: str, one: Tensor, interpreter: Interpreter) -> None:  # noqa: F811
     make, theirs = CHAINS[name]
     chain = Chain(conv_transpose(2), *make("one"))
     problem = Problem.parse("n2 ci3 co8 i5x4 k3")
-    fitted = chain.fitted({"one": (1,)})
-    answer = interpreter(fitted, problem, X, W, {"one": ONE})
+    fitted = chain.fitted({"one": tuple(one.shape)})
+    answer = interpreter(fitted, problem, X, W, {"one": one.detach()})
     assert "refusal" not in answer, answer["refusal"]
     assert answer["results"][0].equal(theirs(F.conv_transpose2d(X, W)))
 

@@ -110,9 +110,9 @@ def test_prints(stage: Stage, text: str) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: add(None), "add: term must be one of int, float, Tensor, str, not NoneType"),
+        (lambda: add(None), "add: other must be one of int, float, Tensor, str, not NoneType"),
         (lambda: scale([2]), "scale: factor must be one of int, float, Tensor, str, not list"),
-        (lambda: clamp((1, 2), 2), "clamp: low must be one of int, float, Tensor, str, not tuple"),
+        (lambda: clamp((1, 2), 2), "clamp: min must be one of int, float, Tensor, str, not tuple"),
     ],
     ids=["add(None)", "scale([2])", "clamp((1, 2), 2)"],
 )
@@ -123,18 +123,18 @@ def test_refuses_other_types(make: Callable[[], Stage], message: str) -> None:
 
 def test_bind_puts_numbers_in_place_of_names() -> None:
     assert clamp("a", "b").operands == ("a", "b")
-    assert clamp("a", "b").bind({"a": -1, "high": 5}) == clamp(-1, "b")
+    assert clamp("a", "b").bind({"a": -1, "max": 5}) == clamp(-1, "b")
     assert scale("a").bind({"a": 2.0, "factor": 3.0}) == scale(2.0)
-    assert add(3).bind({"term": 4}) == add(3)
+    assert add(3).bind({"other": 4}) == add(3)
 
 
 def test_lift_puts_names_in_place_of_tensors() -> None:
     tensor, env = torch.ones(3), {}
     lifted = add(tensor).lift("add4", env)
-    assert lifted == add("add4.term")
-    assert env == {"add4.term": tensor}
+    assert lifted == add("add4.other")
+    assert env == {"add4.other": tensor}
     assert scale(2).lift("scale1", env) == scale(2)
-    assert list(env) == ["add4.term"]
+    assert list(env) == ["add4.other"]
 
 
 def test_a_tensor_must_be_lifted_first() -> None:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transfuse import conv_transpose
 from transfuse.problem import Shape
 from transfuse.stages import (
     Kind,
@@ -175,3 +176,14 @@ def test_need_of_gaps_and_parts_of_windows() -> None:
 def test_illegal_arguments(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("backend", ["eager", "cpu"])
+@pytest.mark.parametrize("norm", [float("inf"), -float("inf")])
+def test_lp_pool_of_an_infinite_norm_is_its_limit(norm: float, backend: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(2, 2, 5, 6, generator=generator) for _ in range(2))
+    sign = 1.0 if norm > 0 else -1.0
+    y = conv_transpose(x, weight, then=[lp_pool(norm, 3, 2, True)], backend=backend)
+    plain = conv_transpose(x, weight, backend=backend)
+    assert torch.equal(y, sign * F.max_pool2d(sign * plain.abs(), 3, 2, ceil_mode=True))

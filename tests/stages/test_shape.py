@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import transfuse
 from transfuse.chain import Chain
 from transfuse.problem import Problem, Shape
 from transfuse.stages import (
@@ -144,3 +145,22 @@ def test_what_sees_axes_does_not_stand_behind_another_form(
 def test_a_name_behind_another_form_may_be_a_number() -> None:
     chain = Chain(conv_transpose(2), flatten(), scale("factor"))
     assert chain.bind({"factor": 2}).result(PROBLEM) == (2, 96)
+
+
+@pytest.mark.parametrize("backend", ["eager", "cpu"])
+def test_cat_with_a_skip_without_samples_where_the_input_has_none(backend: str) -> None:
+    x, weight, skip = X[0], torch.ones(8, 2, 1, 1), X[1].clone().requires_grad_()
+    for _ in range(2):
+        y = transfuse.conv_transpose(x, weight, then=[relu(), cat(skip)], backend=backend)
+        plain = transfuse.conv_transpose(x, weight, then=[relu()], backend=backend)
+        assert y.equal(torch.cat((plain, skip)))
+    y.sum().backward()
+    assert skip.grad is not None
+    assert skip.grad.equal(torch.ones_like(skip))
+    with pytest.raises(RuntimeError, match=r"expected cat\.skip of 4 axes"):
+        transfuse.conv_transpose(X, weight, then=[cat(skip)], backend=backend)
+
+
+def test_stages_before_the_convolution_keep_the_channels() -> None:
+    with pytest.raises(RuntimeError, match="stages before the convolution keep the channels"):
+        transfuse.conv_transpose(X[:, :4], torch.ones(8, 2, 1, 1), before=[cat(X[:, 4:])])

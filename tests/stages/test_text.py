@@ -49,7 +49,7 @@ WRITTEN: dict[str, tuple[Stage, ...]] = {
     " sigmoid -> tanh ": (sigmoid(), tanh()),
     "clamp(-1, 1.5)": (clamp(-1, 1.5),),
     "clamp(-inf, inf)": (clamp(-inf, inf),),
-    "clamp(low=0, high=1e3)": (clamp(0, 1000.0),),
+    "clamp(min=0, max=1e3)": (clamp(0, 1000.0),),
     "max_pool((2, 3), stride=1), tanh": (max_pool((2, 3), 1), tanh()),
     "max_pool(2x3, stride 1, padding 1x0)": (max_pool((2, 3), 1, (1, 0)),),
     "avg_pool(2, stride (2, 1)) -> sum(channels, keepdim=True)": (
@@ -170,7 +170,7 @@ BAD: dict[str, str] = {
     "num_groups, weight=None, bias=None, eps=",
     "add(-bias)": "'add(-bias)': '-bias' is neither a number nor a name",
     "add(b[0])": "'b[0]' is neither a number nor a name",
-    "add((1, 2))": "'add((1, 2))': add: term must be",
+    "add((1, 2))": "'add((1, 2))': add: other must be",
     "group_norm(8, eps=small)": "'group_norm(8, eps=small)': ",
     "softmax(batch)": "softmax goes over 'channels', 'space', 'all' or axes by number, not 'batch'",
     "sum(0)": "sum: dim=0 holds the samples' axis (0)",

@@ -223,7 +223,7 @@ def _clamped(input: Any, min: Any = None, max: Any = None) -> Any:
 def _clamp_stage(min: Any = None, max: Any = None) -> Stage | None:
     if min is None and max is None:
         return None
-    return stages.clamp(-math.inf if min is None else min, math.inf if max is None else max)
+    return stages.clamp(min=min, max=max)
 
 
 def _gelu(input: Any, approximate: str = "none") -> Any:

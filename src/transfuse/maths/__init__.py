@@ -1,7 +1,8 @@
 """The functions that pointwise stages are written in.
 
-They take numbers and expressions and give expressions; ``+ - * / ** < <= > >=`` and ``abs`` do the
-same. Any function written in them, without ``if``, is a stage:
+They take numbers and expressions and give expressions; ``+ - * / ** < <= > >= & | ~`` and ``abs``
+do the same, and in a pointwise function ``==`` and ``!=``. Any function written in them, without
+``if``, is a stage:
 
 >>> from transfuse.maths import erf
 >>> from transfuse.stages import pointwise

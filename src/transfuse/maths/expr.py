@@ -6,13 +6,17 @@ occurs twice is computed once. They print as Python does and parse back.
 """
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from numbers import Integral, Real
 from struct import pack
 from threading import Lock
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
 
 T = TypeVar("T", bound="Expr")
+_body: ContextVar[bool] = ContextVar("body", default=False)
 INF = float("inf")
 ARITY = {
     **dict.fromkeys(("add", "sub", "mul", "div", "minimum", "maximum"), 2),
@@ -32,8 +36,9 @@ TIGHTNESS = {"lt": 0, "le": 0, "eq": 0, "add": 1, "sub": 1, "mul": 2, "div": 2, 
 class Expr:
     """Base of the three kinds: ``Constant``, ``Name``, ``Call``. Immutable, one object for each.
 
-    Python's arithmetic and comparisons on expressions give expressions. ``==`` is Python's own, so
-    that expressions can be keys; where equality is to be computed, write ``eq(a, b)``.
+    Python's arithmetic and comparisons on expressions give expressions. ``==`` and ``!=`` do so
+    only in the body of a pointwise function (``in_a_body``): elsewhere they are Python's own, so
+    that expressions can be keys, and ``eq(a, b)`` is the condition.
     """
 
     __slots__ = ("__weakref__",)
@@ -102,6 +107,20 @@ class Expr:
             "instead of `a if condition else b`, both(a, b) and either(a, b) instead of and, or"
         )
 
+    def __float__(self) -> float:
+        raise TypeError(
+            f"the value of {self} is not known before it runs: in place of Python's own functions "
+            "of numbers, such as math.sin, write those of transfuse.maths"
+        )
+
+    def __eq__(self, other: object) -> Any:
+        return call("eq", self, other) if _body.get() else self is other
+
+    def __ne__(self, other: object) -> Any:
+        return call("no", call("eq", self, other)) if _body.get() else self is not other
+
+    __hash__ = object.__hash__
+
     def __add__(self, other: Any) -> "Expr":
         return call("add", self, other)
 
@@ -137,8 +156,9 @@ class Expr:
 
     def __pow__(self, power: int) -> "Expr":
         """A whole power, by repeated squaring."""
-        if isinstance(power, bool) or not isinstance(power, int):
-            raise TypeError(f"only whole powers are pointwise multiplications, not {power!r}")
+        if isinstance(power, bool) or not isinstance(power, Integral):
+            raise TypeError(f"only whole powers are pointwise multiplications, not {power}")
+        power = int(power)
         if power < 0:
             return 1.0 / self**-power
         if power < 2:
@@ -157,6 +177,15 @@ class Expr:
 
     def __ge__(self, other: Any) -> "Expr":
         return call("le", other, self)
+
+    def __and__(self, other: Any) -> "Expr":
+        return call("both", self, other)
+
+    def __or__(self, other: Any) -> "Expr":
+        return call("either", self, other)
+
+    def __invert__(self) -> "Expr":
+        return call("no", self)
 
 
 class Constant(Expr):
@@ -211,6 +240,19 @@ def name(word: str) -> Name:
     return Name._the(word, name=word)
 
 
+@contextmanager
+def in_a_body() -> Iterator[None]:
+    """While a function's body is called with symbols: ``x == 0`` is a condition, as ``x < 0`` is.
+
+    As Python's own it would be false, and ``1 if x == 0 else x`` would silently be x.
+    """
+    before = _body.set(True)
+    try:
+        yield
+    finally:
+        _body.reset(before)
+
+
 X = name("x")
 """The running value."""
 
@@ -219,9 +261,16 @@ def expression(value: Any) -> Expr:
     """An expression as it is, a number as one."""
     if isinstance(value, Expr):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return constant(value)
-    raise TypeError(f"an expression is made of numbers and expressions, not {type(value).__name__}")
+    if isinstance(value, Real) and not isinstance(value, bool):  # Python's and NumPy's
+        return constant(float(value))
+    hint = ""
+    if isinstance(value, bool):
+        hint = "; the condition that two are equal is eq(a, b)"
+    elif hasattr(value, "__array__"):
+        hint = "; a tensor is given as an argument of the function, as in lambda x, a: x * a"
+    raise TypeError(
+        f"an expression is made of numbers and expressions, not {type(value).__name__}{hint}"
+    )
 
 
 def call(primitive: str, *arguments: Any) -> Expr:

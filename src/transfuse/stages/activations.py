@@ -15,30 +15,30 @@ import torch.nn.functional as F
 from transfuse import maths
 from transfuse.geometry import integer
 from transfuse.maths import where
-from transfuse.maths.expr import call
+from transfuse.maths.expr import Expr, call
 from transfuse.stages.pointwise import Function, Map, pointwise
 
 INF = math.inf
 
 
 @pointwise(torch=torch.add)
-def add(x: Any, term: Any) -> Any:
-    """``y = x + term``
+def add(x: Any, other: Any) -> Any:
+    """``y = x + other``
 
     Args:
-        term: what is added
+        other: what is added
     """
-    return x + term
+    return x + other
 
 
 @pointwise(torch=torch.sub)
-def sub(x: Any, term: Any) -> Any:
-    """``y = x - term``
+def sub(x: Any, other: Any) -> Any:
+    """``y = x - other``
 
     Args:
-        term: what is taken away
+        other: what is taken away
     """
-    return x - term
+    return x - other
 
 
 @pointwise(torch=torch.mul)
@@ -52,13 +52,13 @@ def scale(x: Any, factor: Any) -> Any:
 
 
 @pointwise(torch=torch.div)
-def div(x: Any, divisor: Any) -> Any:
-    """``y = x / divisor``
+def div(x: Any, other: Any) -> Any:
+    """``y = x / other``
 
     Args:
-        divisor: what x is divided by
+        other: what x is divided by
     """
-    return x / divisor
+    return x / other
 
 
 @pointwise
@@ -82,14 +82,14 @@ def maximum(x: Any, other: Any) -> Any:
 
 
 @pointwise(torch=torch.clamp)
-def clamp(x: Any, low: Any = -INF, high: Any = INF) -> Any:
-    """``y = min(max(x, low), high)``: ``low > high`` gives ``high``; NaN comes through.
+def clamp(x: Any, min: Any = -INF, max: Any = INF) -> Any:
+    """``y = x`` from ``min`` to ``max``, else the nearer; ``min > max`` gives ``max``, NaN NaN.
 
     Args:
-        low: the least value that is let through. Default: -Inf
-        high: the largest. Default: Inf
+        min: the least value that is let through. Default: -Inf; so is ``None``
+        max: the largest. Default: Inf; so is ``None``
     """
-    return maths.clamp(x, low, high)
+    return maths.clamp(x, min, max)
 
 
 @pointwise(torch=torch.abs)
@@ -358,6 +358,8 @@ def gelu(approximate: Literal["none", "tanh"] = "none") -> Map:
 
         >>> y = conv_transpose(x, w, then=[gelu("tanh")])
     """
+    if isinstance(approximate, Expr):
+        raise TypeError("gelu makes a stage; of an expression it is gelu_erf(x) or gelu_tanh(x)")
     if approximate not in ("none", "tanh"):
         raise RuntimeError(f"gelu: approximate must be 'none' or 'tanh', but got {approximate!r}")
     return gelu_tanh() if approximate == "tanh" else gelu_erf()

@@ -141,6 +141,11 @@ class Stage:
         return None
 
     @property
+    def across_samples(self) -> bool:
+        """Whether it asks for the samples' axis, as torch's batch norm does."""
+        return False
+
+    @property
     def elementwise(self) -> Elementwise | None:
         """What it computes of every element by itself, where that is all it does."""
         return None
@@ -149,6 +154,10 @@ class Stage:
     def largest(self) -> bool:
         """Whether it gives the largest value of each window, and every window holds one."""
         return False
+
+    def by_sign(self, sign: "Operand") -> "Stage":
+        """Of one that is ``largest``: the smallest instead where the channel's ``sign`` is < 0."""
+        raise NotImplementedError
 
     def merged(self, after: "Stage") -> "Stage | None":
         """The one stage that this and the one after it make; None where they make none."""
@@ -174,6 +183,11 @@ class Stage:
     def operands(self) -> tuple[str, ...]:
         """Names of the tensors it reads."""
         return tuple(value for _, value in self.parameters() if isinstance(value, str))
+
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        """Names of the tensors that have the samples' axis where the values have it, no other."""
+        return ()
 
     @property
     def without_gradient(self) -> tuple[str, ...]:

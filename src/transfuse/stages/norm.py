@@ -78,6 +78,10 @@ class Norm(Stage):
         return self.running.names if self.running else ()
 
     @property
+    def across_samples(self) -> bool:
+        return self.over == "batch"
+
+    @property
     def without_gradient(self) -> tuple[str, ...]:
         return tuple(n for n in (self.running_mean, self.running_var) if isinstance(n, str))
 

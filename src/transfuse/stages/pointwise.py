@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isinf
 from operator import is_
 from typing import Any, ClassVar, overload
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from transfuse.maths.expr import Call, Expr, Name, X, expression, substituted
+from transfuse.maths.expr import Call, Expr, Name, X, expression, in_a_body, substituted
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import PRIMITIVES, evaluate
 from transfuse.problem import Shape
@@ -36,7 +37,8 @@ Shape:
     - x: any
     - y: the same"""
 ARGUMENTS = f"""{SAME}
-    - a tensor among the arguments: one value per channel, or a shape that broadcasts to x's"""
+    - a tensor among the arguments: one value per channel, or a shape that broadcasts to x's; of
+      x's type, or true and false or integers, which are converted"""
 MADE = """\
 Returns:
     Map: the stage, for ``conv_transpose(…, then=[…])`` or a ``Chain``"""
@@ -113,7 +115,7 @@ class Map(Stage):
         spread = tuple(
             (name, dims)
             for name, dims in named.items()
-            if dims == (1,) or (len(dims) > 1 and axes_of(dims, rank) != (1,))
+            if dims in ((), (1,)) or (len(dims) > 1 and axes_of(dims, rank) != (1,))
         )
         return self if spread == self.shapes else replace(self, shapes=spread)
 
@@ -221,8 +223,11 @@ class Function:
         torch: Callable[..., Tensor] | None = None,
         name: str | None = None,
     ) -> None:
-        first, *rest = inspect.signature(body).parameters.values()
-        for each in (first, *rest):
+        found = list(inspect.signature(body).parameters.values())
+        if not found:
+            raise TypeError("a pointwise function has a parameter, x, the running value")
+        rest = found[1:]
+        for each in found:
             if each.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
                 raise TypeError(f"a pointwise function has plain parameters, not {each}")
         if any(each.name == X.name for each in rest):
@@ -232,7 +237,9 @@ class Function:
         written = body.__name__ if body.__name__.isidentifier() else "pointwise"
         self.name = name or written
         self.parameters: dict[str, Any] = {each.name: each.default for each in rest}
-        self.expr: Expr = expression(body(X, *map(symbol, self.parameters)))
+        with in_a_body():
+            made = body(X, *map(symbol, self.parameters))
+        self.expr: Expr = expression(made)
         if self.expr.logical:
             raise TypeError(f"{self.name} gives a condition, not a number: {self.expr}")
         word = self.name if self.name.isidentifier() else repr(self.name)
@@ -298,10 +305,14 @@ class Function:
         found = {
             key: found.get(key, kwargs.get(key, given)) for key, given in self.parameters.items()
         }
+        for key, usual in self.parameters.items():
+            if found[key] is None and isinstance(usual, float) and isinf(usual):
+                found[key] = usual  # no bound, as in torch
         missing = [key for key, given in found.items() if given is inspect.Parameter.empty]
         if wrong or missing or len(args) > len(self.parameters):
             takes = ", ".join(self.parameters) or "no arguments"
-            raise TypeError(f"{self.name} takes {takes}; got {args} and {dict(kwargs)}")
+            got = [*map(shown, args), *(f"{key}={shown(each)}" for key, each in kwargs.items())]
+            raise TypeError(f"{self.name} takes {takes}; got {', '.join(got) or 'none'}")
         return found
 
     def __eq__(self, other: object) -> bool:

@@ -139,6 +139,10 @@ class Cat(Stage):
             )
         return replace(self, channels=dims[1])
 
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        return self.operands
+
     def dims(self, shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         for name in self.operands:
             yield name, (shape.n, self._channels, *shape.spatial)
@@ -253,7 +257,7 @@ def cat(skip: Operand, first: bool = False, channels: int | None = None) -> Cat:
         channels: those of ``skip``, where no tensor tells. Default: its own
 
     Shape:
-        - x: :math:`(N, C, *)`, skip: :math:`(N, C', *)`
+        - x: :math:`(N, C, *)`, skip: :math:`(N, C', *)`, both without N where the input has none
         - y: :math:`(N, C + C', *)`
 
     Returns:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import isinf, prod
 from typing import Any, ClassVar
 
 import torch
@@ -167,6 +167,9 @@ class MaxPool(Window):
     def largest(self) -> bool:
         return self.filled
 
+    def by_sign(self, sign: Operand) -> "ExtremumPool":
+        return ExtremumPool(**vars(self), sign=sign)
+
     def merged(self, after: Stage) -> "MaxPool | None":
         if not (isinstance(after, MaxPool) and self.tiles and after.tiles):
             return None
@@ -272,7 +275,8 @@ class LpPool(Window):
     """``y = (sum over the window of x**norm_type) ** (1 / norm_type)``, as torch computes it.
 
     That is by way of the mean: of a window that ``ceil_mode`` cuts short, the sum is taken as that
-    of a full one with the same mean.
+    of a full one with the same mean. Of an infinite norm it is the limit: the largest ``|x|``, or
+    the smallest where that is -Inf.
     """
 
     name: ClassVar[str] = "lp_pool"
@@ -289,11 +293,21 @@ class LpPool(Window):
 
     def apply(self, x: Tensor, env: Env) -> Tensor:
         rank = x.dim() - 2
-        kernel, stride, _ = self._options(rank)
+        kernel, stride, padding = self._options(rank)
+        if isinf(self.norm_type):  # torch knows these from some version on
+            sized = x.abs() if self.norm_type > 0 else -x.abs()
+            y = _MAX[x.dim()](sized, kernel, stride, padding, 1, self.ceil_mode)
+            return y if self.norm_type > 0 else -y
         size, step = (kernel[0], stride[0]) if rank == 1 else (kernel, stride)
         return _LP[rank](x, self.norm_type, size, step, self.ceil_mode)
 
     def sweep(self, walk: Walk) -> None:
+        if isinf(self.norm_type):
+            walk.map(abs(X) if self.norm_type > 0 else -abs(X))
+            walk.slide("max", **self._slide(walk))
+            if self.norm_type < 0:
+                walk.map(-X)
+            return
         cells = self.cells(len(walk.shape.spatial))
         walk.map(_power(X, self.norm_type))
         walk.slide("mean", **self._slide(walk))
@@ -490,7 +504,7 @@ def lp_pool(
     .. math:: y_o = \left(\sum_k x_{o \cdot \mathrm{stride} + k}^p\right)^{1/p}
 
     Args:
-        norm_type: the power p.
+        norm_type: the power p. Inf gives the largest ``|x|`` of a window, -Inf the smallest.
         kernel_size: the size of a window, one number or one per axis.
         stride: from one window to the next. Default: ``kernel_size``
         ceil_mode: whether a last window counts that is not full; as in torch the sum is then that

@@ -138,6 +138,7 @@ template <class T> class Convolution {
     Box copied_box = {};
     Reads depth, height;
     int64_t first_plane = 0, end_plane = 0;  // of the copy
+    std::vector<bool> planes;                // from the first one on: those that it holds
     std::vector<WidthPhase> phases;
 
     void read(int64_t from, const Box& box) {
@@ -150,9 +151,11 @@ template <class T> class Convolution {
         // is copied follows from the tile alone, so that its rows are paired or not whichever its thread had before.
         const int64_t before = (p.dilation[0] * (p.kernel[0] - 1) - p.padding[0] - box.lo[0]) / p.stride[0];
         const bool most = 2 * (depth.hi - std::min(depth.lo, -before)) > n[0];
-        const int64_t first = most ? 0 : depth.lo, end = most ? n[0] : depth.hi;
-        if (!same_rows || first != first_plane || end != end_plane) {
-            first_plane = first, end_plane = end;
+        const int64_t first = most ? 0 : depth.lo;
+        std::vector<bool> wanted = most ? std::vector<bool>(size_t(n[0]), true) : depth.met();
+        if (!same_rows || first != first_plane || wanted != planes) {
+            first_plane = first, end_plane = first + int64_t(wanted.size());
+            planes = std::move(wanted);
             if (!same_box) lay_out(box);
             read_rows(from, box);
         }
@@ -295,11 +298,10 @@ template <class T> class Convolution {
 
     // f(d, h) for the rows that any output meets.
     template <class F> void each_copied(F f) {
-        const bool most = end_plane - first_plane > depth.hi - depth.lo;  // for other tiles
-        const auto planes = depth.met(), rows = height.met();
+        const auto rows = height.met();
         for (int64_t d = first_plane; d < end_plane; d++)
             for (int64_t h = height.lo; h < height.hi; h++)
-                if (pairs || ((most || planes[size_t(d - depth.lo)]) && rows[size_t(h - height.lo)])) f(d, h);
+                if (pairs || (planes[size_t(d - first_plane)] && rows[size_t(h - height.lo)])) f(d, h);
     }
 
     // Row by row, as they lie.
@@ -348,13 +350,13 @@ template <class T> class Convolution {
     void copy_planes(int64_t from_sample, int64_t from, int64_t until) {
         const int64_t zeros = from - first_column, count = until - from, rows = height.hi - height.lo;
         const bool one = stride[2] == rows * stride[3] && plane_rows == rows;
-        const int64_t planes = one ? end_plane - first_plane : 1;
-        for (int64_t d = first_plane; d < end_plane; d += planes)
+        const int64_t together = one ? end_plane - first_plane : 1;
+        for (int64_t d = first_plane; d < end_plane; d += together)
             for (int64_t c = 0; c < p.in_channels; c++) {
                 T* to = copied_row(d, height.lo) + c * pitch;
-                copy_block(element, input, row_at(from_sample, d, height.lo, from) + c * stride[1], {planes * rows, count},
+                copy_block(element, input, row_at(from_sample, d, height.lo, from) + c * stride[1], {together * rows, count},
                            {stride[3], stride[4]}, to + zeros, slab());
-                for (int64_t r = 0; r < planes * rows; r++) fill_ends(to + r * slab(), zeros, count);
+                for (int64_t r = 0; r < together * rows; r++) fill_ends(to + r * slab(), zeros, count);
             }
     }
 

@@ -12,12 +12,6 @@ template <class F> TF_INLINE Vec<double> lane_by_lane(Vec<double> x, F f) {
     return x;
 }
 
-// |x|, and m with the sign of s.
-template <class T> TF_INLINE Vec<T> magnitude(Vec<T> x) { return (Vec<T>)((Mask<T>)x & MAGNITUDE<T>); }
-template <class T> TF_INLINE Vec<T> with_sign(Vec<T> m, Vec<T> s) {
-    return (Vec<T>)((Mask<T>)magnitude<T>(m) | ((Mask<T>)s & ~MAGNITUDE<T>));
-}
-
 #if TF_BYTES == 64
 TF_INLINE Vec<float> root(Vec<float> x) { return (Vec<float>)_mm512_maskz_sqrt_ps(0xffff, (__m512)x); }
 TF_INLINE Vec<double> root(Vec<double> x) { return (Vec<double>)_mm512_maskz_sqrt_pd(0xff, (__m512d)x); }
@@ -148,6 +142,7 @@ TF_INLINE Vec<float> of_circle(Vec<float> x, int quarter) {
     V v = (at & 1) != 0 ? cosine : sine;
     v = (at & 2) != 0 ? -v : v;
     v = x != x ? x : v;
+    if (quarter == 0) v = x == 0.0f ? x : v;  // -0.0 is its own sine
     bool any = false;
     for (int i = 0; i < LANES<float>; i++) any |= far[i] != 0;
     if (any)

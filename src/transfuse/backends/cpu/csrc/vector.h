@@ -172,20 +172,24 @@ template <class T> TF_INLINE Vec<T> sigmoid(Vec<T> x) {
     return T(1) / (T(1) + exponential(-x));
 }
 
-// tanh: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
+// |x|, and m with the sign of s.
+template <class T> TF_INLINE Vec<T> magnitude(Vec<T> x) { return (Vec<T>)((Mask<T>)x & MAGNITUDE<T>); }
+template <class T> TF_INLINE Vec<T> with_sign(Vec<T> m, Vec<T> s) {
+    return (Vec<T>)((Mask<T>)magnitude<T>(m) | ((Mask<T>)s & ~MAGNITUDE<T>));
+}
+
+// tanh of |x| with the sign of x, -0.0 included: a polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
 TF_INLINE Vec<float> hyperbolic(Vec<float> x) {
     typedef Vec<float> V;
-    V s = x * x;
+    V s = x * x, m = magnitude<float>(x);
     V p = fill(-5.70498872745e-3f);
     p = p * s + 2.06390887954e-2f;
     p = p * s - 5.37397155531e-2f;
     p = p * s + 1.33314422036e-1f;
     p = p * s - 3.33332819422e-1f;
-    V small = p * s * x + x;
-    V m = x < 0.0f ? -x : x;
+    V small = p * s * m + m;
     V large = 1.0f - 2.0f / (exponential(m + m) + 1.0f);
-    large = x < 0.0f ? -large : large;
-    return m < 0.625f ? small : (x != x ? x : large);
+    return with_sign<float>(m < 0.625f ? small : (x != x ? x : large), x);
 }
 TF_INLINE Vec<double> hyperbolic(Vec<double> x) {
     for (int i = 0; i < LANES<double>; i++) x[i] = std::tanh(x[i]);
