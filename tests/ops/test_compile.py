@@ -13,6 +13,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 import transfuse
+from transfuse import fills
+from transfuse.operators import OPERATORS, Operator
 from transfuse.stages import add, batch_norm, group_norm, layer_norm, max_pool, pointwise, scale
 from transfuse.stages import sigmoid as sigmoid_stage
 
@@ -123,6 +125,23 @@ def test_training(call: Any, dynamic: bool) -> None:
     (backward,) = (nodes(graph) for graph in seen.bw_graphs)
     assert backward.count("transfuse.chain_backward.default") == 1
     assert {*backward} <= {"transfuse.chain_backward.default", "aten.add.Tensor"}
+
+
+@pytest.mark.parametrize("slug", OPERATORS)
+def test_the_first_call_of_all(slug: str) -> None:
+    """An operator whose document nobody has read yet."""
+    known = OPERATORS[slug]
+    case = known.case("small")
+    x, weight, operands = fills.real(known.bound(case), case.problem, 0)
+    options = {name: getattr(case.problem, name) for name in known.options}
+    new = Operator(slug, known.chain)
+
+    def call(x: Tensor, weight: Tensor) -> Tensor:
+        return new(x, weight, *operands.values(), **case.scalars, **options)
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    found = compiled(x, weight)
+    assert found.equal(call(x, weight))
 
 
 def test_other_calls_do_not_compile_it_again() -> None:
