@@ -38,6 +38,7 @@ from transfuse.tensors import (
     autocasts,
     in_bounds,
     not_for_inference,
+    numbers_alike,
     span,
     updatable,
     without_autocast,
@@ -87,6 +88,7 @@ def call(
                 output_padding=output_padding, dilation=dilation, groups=groups,
                 output_size=output_size, out=out, backend=backend, precision=precision,
             )  # fmt: skip
+    operands = numbers_alike(x, operands)
     unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
     whole, into = x, out
     if unbatched:

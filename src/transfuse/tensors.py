@@ -68,6 +68,17 @@ def autocast(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def numbers_alike(x: Tensor, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Operands, those without axes in the type of ``x``: to torch they are like numbers."""
+
+    def foreign(each: object) -> bool:
+        return isinstance(each, Tensor) and each.dim() == 0 and each.dtype != x.dtype
+
+    if not any(map(foreign, operands.values())):
+        return operands
+    return {k: v.to(x.dtype) if foreign(v) else v for k, v in operands.items()}
+
+
 def dense(name: str, tensor: Tensor) -> None:
     if tensor.layout != torch.strided:
         raise RuntimeError(f"{name} must be a dense tensor, but its layout is {tensor.layout}")
