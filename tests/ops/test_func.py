@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import transfuse
-from transfuse.stages import scale, sigmoid
+from transfuse.stages import pointwise, scale, sigmoid
 
 torch.manual_seed(0)
 X = torch.randn(2, 4, 5, 6, dtype=torch.float64)
@@ -126,6 +126,30 @@ def test_third_order(f: Call) -> None:
             y = y.square().sum()
         found.append(y.detach())
     torch.testing.assert_close(*found)
+
+
+USES = {
+    "all": pointwise(lambda x, a: x * a),
+    "not the argument": pointwise(lambda x, a: 2 * x),
+    "not the values": pointwise(lambda x, a: a * a),
+}
+
+
+@pytest.mark.parametrize("samples", [2, 0])
+@pytest.mark.parametrize("name", USES)
+def test_what_a_result_does_not_depend_on_has_zeros(name: str, samples: int) -> None:
+    """In either order; neither is an error."""
+    x, w, a = (t.clone().requires_grad_() for t in (X[:samples], W, B))
+    y = transfuse.conv_transpose(x, w, then=[USES[name](a)])
+    first = torch.autograd.grad(y.square().sum(), (x, w, a), create_graph=True)
+    depends = [name != "not the values"] * 2 + [name != "not the argument"]
+    assert [bool(each.any()) for each in first] == [each and bool(samples) for each in depends]
+    second = torch.autograd.grad(
+        torch.stack([each.square().sum() for each in first]).sum(), (x, w, a), allow_unused=True
+    )
+    assert [each is not None and bool(each.any()) for each in second] == [
+        each and bool(samples) for each in depends
+    ]
 
 
 def test_what_is_kept_are_the_inputs() -> None:
