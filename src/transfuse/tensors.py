@@ -74,7 +74,7 @@ def numbers_alike(x: Tensor, operands: Mapping[str, Tensor]) -> Mapping[str, Ten
     def foreign(each: object) -> bool:
         return isinstance(each, Tensor) and each.dim() == 0 and each.dtype != x.dtype
 
-    if not any(map(foreign, operands.values())):
+    if not isinstance(x, Tensor) or not any(map(foreign, operands.values())):
         return operands
     return {k: v.to(x.dtype) if foreign(v) else v for k, v in operands.items()}
 

@@ -15,8 +15,22 @@ from torch._dynamo.utils import counters
 import transfuse
 from transfuse import fills
 from transfuse.operators import OPERATORS, Operator
-from transfuse.stages import add, batch_norm, group_norm, layer_norm, max_pool, pointwise, scale
+from transfuse.stages import (
+    add,
+    batch_norm,
+    exp,
+    flatten,
+    group_norm,
+    layer_norm,
+    lp_pool,
+    max_pool,
+    pointwise,
+    scale,
+    softmax,
+    squeeze,
+)
 from transfuse.stages import sigmoid as sigmoid_stage
+from transfuse.stages import sum as sum_stage
 
 X, W, B = torch.randn(2, 4, 7, 9), torch.randn(4, 6, 3, 3), torch.randn(6)
 GLOBAL = [layer_norm("channels", eps=1e-3), scale(0.5)]
@@ -142,6 +156,41 @@ def test_the_first_call_of_all(slug: str) -> None:
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     found = compiled(x, weight)
     assert found.equal(call(x, weight))
+
+
+def skipping(x: Tensor, w: Tensor, skip: Tensor) -> Tensor:
+    return transfuse.conv_transpose(x, w, stride=2, output_size=skip.shape[2:], then=[add(skip)])
+
+
+def test_sizes_asked_for_are_left_open() -> None:
+    """As a decoder asks for those of its skip connection."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(skipping, fullgraph=True, dynamic=True, backend=counter)
+    for high, wide in ((7, 9), (8, 11), (9, 10)):
+        x, skip = torch.randn(2, 4, high, wide), torch.randn(2, 6, 2 * high + 2, 2 * wide + 1)
+        assert compiled(x, W, skip).equal(skipping(x, W, skip))
+    assert counter.frame_count == 1
+
+
+OUTSIDE = {
+    "axes": [sum_stage("channels", keepdim=True), squeeze(1)],
+    "flattened": [flatten()],
+    "window": [exp(), lp_pool(2, 2)],
+    "axis": [softmax(-1), scale(2)],
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_numbers_of_stages_made_outside(name: str) -> None:
+    """Where sizes are left open, a trace has symbols for these, too."""
+
+    then = OUTSIDE[name]
+
+    def call(x: Tensor, w: Tensor) -> Tensor:
+        return transfuse.conv_transpose(x, w, then=then)
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    assert compiled(X, W).equal(call(X, W))
 
 
 def test_other_calls_do_not_compile_it_again() -> None:
