@@ -8,6 +8,7 @@ import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch import Tensor
+from torch._dynamo import compiled_autograd
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
@@ -260,6 +261,18 @@ def test_a_backend_by_name() -> None:
         compiled = torch.compile(function, fullgraph=True, backend=seen)
         assert compiled(X, W, B).equal(function(X, W, B))
         assert nodes(seen.fw_graphs[0]) == [node]
+
+
+def test_compiled_autograd() -> None:
+    """A backward pass that is compiled as a whole, of calls that were not."""
+    warnings.simplefilter("default")  # torch's own, when it looks for gradients of what it wraps
+    ours, theirs = ([t.clone().requires_grad_() for t in (X, W, B)] for _ in range(2))
+    loss = stages(*ours).square().sum()
+    with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        loss.backward()
+    stages(*theirs).square().sum().backward()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
