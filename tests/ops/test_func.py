@@ -1,12 +1,13 @@
 """Transforms of torch.func, forward mode and second order: of the call and of the operation."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, functional
 
 import transfuse
 from transfuse.stages import pointwise, scale, sigmoid
@@ -113,6 +114,19 @@ def test_first_and_second_order(f: Call) -> None:
     tensors = [each.requires_grad_() for each in tensors]
     assert torch.autograd.gradcheck(f, tensors, fast_mode=True)
     assert torch.autograd.gradgradcheck(f, tensors, fast_mode=True)
+
+
+@both
+def test_batches_of_gradients(f: Call) -> None:
+    """By torch's older vmap, which ``torch.autograd`` still has for them."""
+    x, found = X[:1, :, :1, :1], []
+    for g in (f, torchs):
+        b = B.clone().requires_grad_()
+        y = g(x, W, b)
+        ways = torch.stack([y.detach().cos(), y.detach().sin()])
+        found.append(torch.autograd.grad(y, b, ways, is_grads_batched=True))
+        found[-1] += (functional.jacobian(partial(g, x, W), B, vectorize=True),)
+    torch.testing.assert_close(*found)
 
 
 @both
