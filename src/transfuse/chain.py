@@ -31,6 +31,8 @@ class Chain:
 
     stages: tuple[Stage, ...]
     conv: ConvTranspose = field(repr=False, compare=False)
+    at: int = field(repr=False, compare=False)
+    """Where the convolution stands."""
 
     def __init__(self, *stages: Stage) -> None:
         for stage in stages:
@@ -45,6 +47,8 @@ class Chain:
         _expect_form_last(stages, convolutions[0].rank)
         object.__setattr__(self, "stages", tuple(stages))
         object.__setattr__(self, "conv", convolutions[0])
+        at = next(i for i, stage in enumerate(stages) if isinstance(stage, ConvTranspose))
+        object.__setattr__(self, "at", at)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Chain) and self._values == other._values)
@@ -63,11 +67,6 @@ class Chain:
     @cached_property
     def _values(self) -> tuple[Hashable, ...]:
         return tuple(stage.values for stage in self.stages)
-
-    @cached_property
-    def at(self) -> int:
-        """Where the convolution stands."""
-        return next(i for i, stage in enumerate(self.stages) if isinstance(stage, ConvTranspose))
 
     @property
     def prologue(self) -> tuple[Stage, ...]:

@@ -88,7 +88,7 @@ def call(
                 output_padding=output_padding, dilation=dilation, groups=groups,
                 output_size=output_size, out=out, backend=backend, precision=precision,
             )  # fmt: skip
-    operands = _floating(chain, x, operands)
+    operands = _alike(chain, x, operands)
     unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
     whole, into = x, out
     if unbatched:
@@ -125,16 +125,18 @@ def call(
     return y.squeeze(0) if out is None else out
 
 
-def _floating(chain: Chain, x: Tensor, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Masks and integers in the type of the values, as torch's arithmetic takes them.
+def _alike(chain: Chain, x: Tensor, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Operands of other types as torch's arithmetic takes them, in the type of the values.
 
-    What norms and the convolution read must be of their type in torch, too.
+    These are masks, integers, and tensors without axes, which are like numbers to it. What norms
+    and the convolution read must be of their type in torch, too.
     """
-    whole = [k for k, v in operands.items() if isinstance(v, Tensor) and v.dtype in WHOLE]
-    if not whole or not (isinstance(x, Tensor) and x.is_floating_point()):
+    if not operands or not (isinstance(x, Tensor) and x.is_floating_point()):
         return operands
-    taken = set(whole) - chain.mixes - {chain.conv.bias}
-    return {k: v.to(x.dtype) if k in taken else v for k, v in operands.items()}
+    tensors = ((k, v) for k, v in operands.items() if isinstance(v, Tensor) and v.dtype != x.dtype)
+    taken = {k for k, v in tensors if v.dtype in WHOLE or not v.dim()}
+    taken = taken and taken - chain.mixes - {chain.conv.bias}
+    return {k: v.to(x.dtype) if k in taken else v for k, v in operands.items()} if taken else operands
 
 
 def _with_samples(chain: Chain, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

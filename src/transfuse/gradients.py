@@ -11,7 +11,7 @@ from torch import Tensor
 from transfuse import dispatch, log, plain, settings
 from transfuse.backends.backward import Backward
 from transfuse.backends.base import Backend, Verdict
-from transfuse.backends.eager import evaluated
+from transfuse.backends.eager import evaluated, pulled_back
 from transfuse.backends.keeping import Keeping
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -109,7 +109,7 @@ def _by_autograd(
     with torch.enable_grad():
         given = {name: leaves[name] for name in operands}
         y = evaluated(chain, problem, leaves[INPUT], leaves[WEIGHT], given)
-    found = torch.autograd.grad(y, [leaves[name] for name in wanted], grad)
+    found = pulled_back(y, [leaves[name] for name in wanted], grad)
     return dict(zip(wanted, found, strict=True))
 
 

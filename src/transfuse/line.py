@@ -13,6 +13,7 @@ from typing import Any
 from torch.compiler import is_dynamo_compiling
 
 from transfuse.chain import Chain
+from transfuse.plain import bound
 from transfuse.stages.base import Stage, field_names
 from transfuse.stages.pointwise import Map
 
@@ -29,7 +30,8 @@ def split(chain: Chain) -> tuple[str, list[float]]:
     if is_dynamo_compiling():
         stages, numbers = _plain(chain)
         return _line(stages), numbers
-    line, kept = _split(chain)
+    # Not by the shapes of its tensors, which a trace may leave open: they are not part of a line.
+    line, kept = _split(chain.fitted({}))
     return line, list(kept)
 
 
@@ -92,26 +94,13 @@ def _plain(chain: Chain) -> tuple[Plain, list[float]]:
                 if isinstance(argument, float):
                     value = f"numbers[{len(numbers)}]"
                     numbers.append(argument)
-                values.append(("", _known(value)))
+                values.append(("", bound(value)))
             stages.append((stage.function.text, tuple(values)))
             continue
         for name in field_names(type(stage)):
-            values.append((name, _known(getattr(stage, name))))
+            values.append((name, bound(getattr(stage, name))))
         stages.append((type(stage).__name__, tuple(values)))
     return tuple(stages), numbers
-
-
-def _known(value: Any) -> Any:
-    """A value that is part of the line; a trace that has a symbol for it is bound to its number."""
-    if not is_dynamo_compiling():
-        return value
-    if isinstance(value, tuple):
-        return tuple([_known(each) for each in value])
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    from torch.fx.experimental.symbolic_shapes import guard_scalar
-
-    return guard_scalar(value)
 
 
 def _line(stages: Plain) -> str:

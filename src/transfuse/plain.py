@@ -9,7 +9,7 @@ each of these understands, or raises.
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -107,6 +107,19 @@ def finite(tensor: Tensor) -> bool:
 def known(sizes: Sequence[int]) -> bool:
     """Whether sizes are numbers; a tracer may have symbols in their place, which are no keys."""
     return not is_dynamo_compiling() and not any(isinstance(n, torch.SymInt) for n in sizes)
+
+
+def bound(value: Any) -> Any:
+    """A number of a stage; a trace that has a symbol for it is bound to what it is now."""
+    if not is_dynamo_compiling():
+        return value
+    if isinstance(value, tuple):
+        return tuple([bound(each) for each in value])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    from torch.fx.experimental.symbolic_shapes import guard_scalar
+
+    return guard_scalar(value)
 
 
 def _around() -> str:

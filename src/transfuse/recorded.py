@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._C._autograd import _profiler_enabled
+from torch.compiler import is_dynamo_compiling
 
 from transfuse import plain, settings
 from transfuse.backends.base import Executable, settled
@@ -116,7 +117,8 @@ class Learned:
 
         count = len(self.recorded.names)
         given, kept = saved[:count], saved[count:]
-        whole = torch.is_grad_enabled() or _profiler_enabled()  # torch is to know of these, too
+        # Torch is to know of these, too, where it compiles them, differentiates or counts.
+        whole = is_dynamo_compiling() or torch.is_grad_enabled() or _profiler_enabled()
         if whole or plain.why_not((grad, x, weight, *saved)):
             op = torch.ops.transfuse.chain_backward
             found = iter(op(grad, x, weight, given, *self.recorded.options, list(wanted), kept))

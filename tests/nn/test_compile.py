@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch.nn import Module
+from torch.nn.utils.parametrizations import spectral_norm
 
 from tests.nn.beside import near, stepped
 from transfuse import nn, stages
@@ -19,6 +20,7 @@ MODULES: dict[str, Callable[[], Module]] = {
     "operator": lambda: nn.ConvTranspose2dSoftmaxBiasaddScalingSigmoid(
         4, 8, 3, scaling_factor=2.0, stride=2
     ),
+    "spectral norm": lambda: spectral_norm(nn.ConvTranspose2d(4, 8, 3)),
 }  # fmt: skip
 
 

@@ -8,13 +8,30 @@ import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch import Tensor
+from torch._dynamo import compiled_autograd
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
 import transfuse
-from transfuse.stages import add, batch_norm, group_norm, layer_norm, max_pool, pointwise, scale
+from transfuse import fills
+from transfuse.operators import OPERATORS, Operator
+from transfuse.stages import (
+    add,
+    batch_norm,
+    exp,
+    flatten,
+    group_norm,
+    layer_norm,
+    lp_pool,
+    max_pool,
+    pointwise,
+    scale,
+    softmax,
+    squeeze,
+)
 from transfuse.stages import sigmoid as sigmoid_stage
+from transfuse.stages import sum as sum_stage
 
 X, W, B = torch.randn(2, 4, 7, 9), torch.randn(4, 6, 3, 3), torch.randn(6)
 GLOBAL = [layer_norm("channels", eps=1e-3), scale(0.5)]
@@ -125,6 +142,58 @@ def test_training(call: Any, dynamic: bool) -> None:
     assert {*backward} <= {"transfuse.chain_backward.default", "aten.add.Tensor"}
 
 
+@pytest.mark.parametrize("slug", OPERATORS)
+def test_the_first_call_of_all(slug: str) -> None:
+    """An operator whose document nobody has read yet."""
+    known = OPERATORS[slug]
+    case = known.case("small")
+    x, weight, operands = fills.real(known.bound(case), case.problem, 0)
+    options = {name: getattr(case.problem, name) for name in known.options}
+    new = Operator(slug, known.chain)
+
+    def call(x: Tensor, weight: Tensor) -> Tensor:
+        return new(x, weight, *operands.values(), **case.scalars, **options)
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    found = compiled(x, weight)
+    assert found.equal(call(x, weight))
+
+
+def skipping(x: Tensor, w: Tensor, skip: Tensor) -> Tensor:
+    return transfuse.conv_transpose(x, w, stride=2, output_size=skip.shape[2:], then=[add(skip)])
+
+
+def test_sizes_asked_for_are_left_open() -> None:
+    """As a decoder asks for those of its skip connection."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(skipping, fullgraph=True, dynamic=True, backend=counter)
+    for high, wide in ((7, 9), (8, 11), (9, 10)):
+        x, skip = torch.randn(2, 4, high, wide), torch.randn(2, 6, 2 * high + 2, 2 * wide + 1)
+        assert compiled(x, W, skip).equal(skipping(x, W, skip))
+    assert counter.frame_count == 1
+
+
+OUTSIDE = {
+    "axes": [sum_stage("channels", keepdim=True), squeeze(1)],
+    "flattened": [flatten()],
+    "window": [exp(), lp_pool(2, 2)],
+    "axis": [softmax(-1), scale(2)],
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_numbers_of_stages_made_outside(name: str) -> None:
+    """Where sizes are left open, a trace has symbols for these, too."""
+
+    then = OUTSIDE[name]
+
+    def call(x: Tensor, w: Tensor) -> Tensor:
+        return transfuse.conv_transpose(x, w, then=then)
+
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    assert compiled(X, W).equal(call(X, W))
+
+
 def test_other_calls_do_not_compile_it_again() -> None:
     """What the package keeps of other calls is nothing that a graph is bound to."""
     counter = CompileCounterWithBackend("aot_eager")
@@ -192,6 +261,18 @@ def test_a_backend_by_name() -> None:
         compiled = torch.compile(function, fullgraph=True, backend=seen)
         assert compiled(X, W, B).equal(function(X, W, B))
         assert nodes(seen.fw_graphs[0]) == [node]
+
+
+def test_compiled_autograd() -> None:
+    """A backward pass that is compiled as a whole, of calls that were not."""
+    warnings.simplefilter("default")  # torch's own, when it looks for gradients of what it wraps
+    ours, theirs = ([t.clone().requires_grad_() for t in (X, W, B)] for _ in range(2))
+    loss = stages(*ours).square().sum()
+    with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        loss.backward()
+    stages(*theirs).square().sum().backward()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])

@@ -13,7 +13,7 @@ from torch.export import Dim
 
 import transfuse
 from tests.ops.calls import CASES, arguments, tensors
-from transfuse.stages import batch_norm, group_norm, max_pool, pointwise, scale, sigmoid
+from transfuse.stages import add, batch_norm, group_norm, max_pool, pointwise, scale, sigmoid
 
 X = torch.randn(2, 4, 7, 9)
 gated = pointwise(lambda x, gate: x * gate + 0.25)
@@ -65,6 +65,27 @@ def test_one_node_with_sizes_left_open(strict: bool) -> None:
     for shape in ((2, 4, 7, 9), (3, 4, 5, 5), (1, 4, 12, 3)):
         x = torch.randn(shape)
         assert program.module()(x).equal(module(x))
+
+
+class Skipping(torch.nn.Module):
+    """One that is as large as what it is added to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = transfuse.nn.FusedConvTranspose(4, 6, (3, 3), stride=2, then=[add("skip")])
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
+        return self.up(x, output_size=skip.shape[2:], skip=skip)
+
+
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_sizes_asked_for_are_left_open(strict: bool) -> None:
+    module, sizes = Skipping(), ({0: Dim("n"), 2: Dim.AUTO}, {0: Dim("n"), 2: Dim.AUTO})
+    given = X, torch.randn(2, 6, 15, 20)
+    program = torch.export.export(module, given, dynamic_shapes=sizes, strict=strict)
+    for n, high, more in ((2, 7, 1), (3, 5, 1), (1, 11, 2)):
+        x, skip = torch.randn(n, 4, high, 9), torch.randn(n, 6, 2 * high + more, 20)
+        assert program.module()(x, skip).equal(module(x, skip))
 
 
 LOAD = """

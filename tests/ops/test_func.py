@@ -1,15 +1,16 @@
 """Transforms of torch.func, forward mode and second order: of the call and of the operation."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, functional
 
 import transfuse
-from transfuse.stages import scale, sigmoid
+from transfuse.stages import pointwise, scale, sigmoid
 
 torch.manual_seed(0)
 X = torch.randn(2, 4, 5, 6, dtype=torch.float64)
@@ -116,6 +117,19 @@ def test_first_and_second_order(f: Call) -> None:
 
 
 @both
+def test_batches_of_gradients(f: Call) -> None:
+    """By torch's older vmap, which ``torch.autograd`` still has for them."""
+    x, found = X[:1, :, :1, :1], []
+    for g in (f, torchs):
+        b = B.clone().requires_grad_()
+        y = g(x, W, b)
+        ways = torch.stack([y.detach().cos(), y.detach().sin()])
+        found.append(torch.autograd.grad(y, b, ways, is_grads_batched=True))
+        found[-1] += (functional.jacobian(partial(g, x, W), B, vectorize=True),)
+    torch.testing.assert_close(*found)
+
+
+@both
 def test_third_order(f: Call) -> None:
     found = []
     for g in (f, torchs):
@@ -126,6 +140,30 @@ def test_third_order(f: Call) -> None:
             y = y.square().sum()
         found.append(y.detach())
     torch.testing.assert_close(*found)
+
+
+USES = {
+    "all": pointwise(lambda x, a: x * a),
+    "not the argument": pointwise(lambda x, a: 2 * x),
+    "not the values": pointwise(lambda x, a: a * a),
+}
+
+
+@pytest.mark.parametrize("samples", [2, 0])
+@pytest.mark.parametrize("name", USES)
+def test_what_a_result_does_not_depend_on_has_zeros(name: str, samples: int) -> None:
+    """In either order; neither is an error."""
+    x, w, a = (t.clone().requires_grad_() for t in (X[:samples], W, B))
+    y = transfuse.conv_transpose(x, w, then=[USES[name](a)])
+    first = torch.autograd.grad(y.square().sum(), (x, w, a), create_graph=True)
+    depends = [name != "not the values"] * 2 + [name != "not the argument"]
+    assert [bool(each.any()) for each in first] == [each and bool(samples) for each in depends]
+    second = torch.autograd.grad(
+        torch.stack([each.square().sum() for each in first]).sum(), (x, w, a), allow_unused=True
+    )
+    assert [each is not None and bool(each.any()) for each in second] == [
+        each and bool(samples) for each in depends
+    ]
 
 
 def test_what_is_kept_are_the_inputs() -> None:

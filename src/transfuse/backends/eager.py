@@ -6,7 +6,7 @@ devices torch has the kernels, and the stages run in the tensors' own type. On C
 multiplies float32 as the problem's precision says; its gradients, as torch is set to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -59,6 +59,16 @@ def evaluated(
     wide = {k: v.to(torch.promote_types(v.dtype, compute)) for k, v in operands.items()}
     y = evaluate(chain, problem, x.to(compute), weight.to(compute), wide, updated=updated)
     return y if y.dtype == x.dtype else y.to(x.dtype)
+
+
+def pulled_back(
+    y: Tensor, leaves: Sequence[Tensor], grad: Tensor, create_graph: bool = False
+) -> list[Tensor]:
+    """The gradients of a result by tensors: zeros by those that it does not depend on."""
+    if not y.requires_grad:
+        return [torch.zeros_like(each) for each in leaves]
+    found = torch.autograd.grad(y, leaves, grad, create_graph=create_graph, materialize_grads=True)
+    return list(found)
 
 
 def _run(

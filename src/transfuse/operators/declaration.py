@@ -9,6 +9,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec
 
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from transfuse.arrays import adopt
@@ -174,8 +175,18 @@ class Operator:
     def _arguments(self) -> "_Arguments":
         return _Arguments(self.__name__, self.signature)
 
+    def _read(self) -> None:
+        """Read the document now, for all that a call looks at."""
+        for name in ("_arguments", "operands", "scalars"):
+            getattr(self, name)
+
+    _read._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    # As in ``line``: a trace calls it, and need not follow how files are read.
+
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """The chain on torch tensors; sizes come from the tensors, x may lack the batch axis."""
+        if is_dynamo_compiling():  # perhaps the first call of all
+            self._read()
         (x, weight, *rest), given = self._arguments.bind(args, kwargs)
         if has_torch_function((x, weight, *rest, given["out"])):
             relevant = (x, weight, *rest, given["out"])

@@ -29,7 +29,9 @@ def register(library: Library) -> None:
     ):
         library.impl(name, kernel, "Autograd")  # type: ignore[no-untyped-call]
         in_torch = getattr(decomposition, name)
-        library.impl(name, in_torch, "FuncTorchBatchedDecomposition")  # type: ignore[no-untyped-call]
+        # The second is of torch's older vmap, which torch.autograd has for batches of gradients.
+        for key in ("FuncTorchBatchedDecomposition", "Batched"):
+            library.impl(name, in_torch, key)  # type: ignore[no-untyped-call]
 
 
 def chain(x: Tensor, weight: Tensor, operands: Sequence[Tensor], *rest: Any) -> Tensor:

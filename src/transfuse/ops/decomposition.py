@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transfuse.backends.eager import evaluated
+from transfuse.backends.eager import evaluated, pulled_back
 from transfuse.backends.memory import memory_format
 from transfuse.ops import strides
 from transfuse.ops.arguments import FEWEST, Options, fitted
@@ -80,7 +80,7 @@ def differentiable(
         ]
         y = _evaluated(Options(*options), given[0], given[1], given[2:], {})
         leaves = [each for each, wants in zip(given, wanted, strict=True) if wants]
-        return list(torch.autograd.grad(y, leaves, grad, create_graph=True))
+        return pulled_back(y, leaves, grad, create_graph=True)
 
 
 def _evaluated(

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
+from transfuse.plain import bound
+
 Dim = int | tuple[int, ...] | Literal["channels", "space", "all"]
 WORDS = ("channels", "space", "all")
 """Every axis but that of the samples, whatever the number of spatial ones, is ``all``."""
@@ -41,7 +43,7 @@ def wrapped(dims: Sequence[int], count: int) -> tuple[int, ...]:
                 f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], "
                 f"but got {dim})"
             )
-    found = sorted(dim % count for dim in dims)
+    found = sorted([bound(dim) % count for dim in dims])
     for one, other in pairwise(found):
         if one == other:
             raise RuntimeError(f"dim {one} appears multiple times in the list of dims")

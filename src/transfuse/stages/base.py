@@ -248,9 +248,8 @@ class Stage:
 
     def parameters(self) -> Iterator[tuple[str, Any]]:
         """What may be given by name or as a tensor: its name in the signature, and what it is."""
-        for each in fields(self):
-            if each.metadata.get("parameter"):
-                yield each.name, getattr(self, each.name)
+        for name in _parameters(type(self)):
+            yield name, getattr(self, name)
 
     def __str__(self) -> str:
         given = (each for each in fields(self) if not each.metadata.get("names"))
@@ -260,6 +259,7 @@ class Stage:
 
 
 _admitted: dict[Any, tuple[tuple[str, Kinds], ...]] = {}
+_named: dict[Any, tuple[str, ...]] = {}
 
 
 def _fields(kind: Any) -> tuple[tuple[str, Kinds], ...]:
@@ -273,6 +273,15 @@ def _fields(kind: Any) -> tuple[tuple[str, Kinds], ...]:
     return found
 
 
+def _parameters(kind: Any) -> tuple[str, ...]:
+    """The names of a stage's fields that may be given by name or as a tensor; kept likewise."""
+    found = _named.get(kind)
+    if found is None:
+        given = (each.name for each in fields(kind) if each.metadata.get("parameter"))
+        found = _named[kind] = tuple(given)
+    return found
+
+
 def field_names(kind: Any) -> tuple[str, ...]:
     """The names of a stage's fields, which ``torch.compile`` can ask for where it traces a call."""
     return tuple(name for name, _ in _fields(kind))
@@ -282,6 +291,7 @@ def look_at_fields(kind: Any = Stage) -> None:
     """Look at the fields of every stage there is by now: torch.compile, tracing a call, cannot."""
     for each in kind.__subclasses__():
         _fields(each)
+        _parameters(each)
         look_at_fields(each)
 
 

@@ -18,10 +18,12 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
+from torch.nn import Parameter
 
 from transfuse.maths.expr import Call, Expr, Name, X, expression, in_a_body, substituted
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import PRIMITIVES, evaluate
+from transfuse.plain import why_not
 from transfuse.problem import Shape
 from transfuse.stages.actions import Elementwise
 from transfuse.stages.base import Env, Kind, Number, Stage, shown, value
@@ -294,8 +296,15 @@ class Function:
         return made
 
     def _plain(self, key: str, given: Any) -> Any:
-        """A number, a name or a tensor; one without axes is a number, read now."""
-        number = isinstance(given, Tensor) and given.dim() == 0 and not given.requires_grad
+        """A number, a name or a tensor; one without axes is a number, read now.
+
+        Not so one that may learn, or is more than its value: a trace's, or a transform's.
+        """
+        number = (
+            isinstance(given, Tensor)
+            and given.dim() == 0
+            and not (given.requires_grad or isinstance(given, Parameter) or why_not((given,)))
+        )
         return plain(self.name, key, given, (int, float, *(() if number else (Tensor,)), str))
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
