@@ -52,6 +52,7 @@ class Stand(fx.Proxy):
         """
         value = self.node.meta.get(VALUE)
         if value is not None:
+            self.tracer.depends(self.node)
             return Tensor if isinstance(value, Tensor) else type(value)
         return Stand if self.node.meta.get(SIZED) else Tensor
 
@@ -92,10 +93,7 @@ class Stand(fx.Proxy):
         return int(self.tracer.decided(self, math.trunc))
 
     def __len__(self) -> int:
-        value = self.node.meta.get(VALUE)
-        if isinstance(value, tuple):  # as many sizes as the tensor has axes
-            return len(value)
-        return int(self.tracer.decided(self, len))
+        return int(self.tracer.length(self))
 
     def __setitem__(self, key: object, value: object) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
