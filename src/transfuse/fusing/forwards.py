@@ -201,7 +201,7 @@ class Forward:
         for version in self.versions:
             if version.serves(given, tensors):
                 return version
-        if not _len_torch_dispatch_stack():
+        if not _len_torch_dispatch_stack() and not torch.jit.is_tracing():
             return None
         # Something looks at every operation, such as torch.export: a capture would disturb it.
         for version in self.versions:
@@ -213,9 +213,9 @@ class Forward:
         """A version for a call that none serves yet."""
         # One that was made without arguments gives way to one that is made with them.
         self.versions = [e for e in self.versions if not (e.provisional and e.kind(given))]
-        alike = [each for each in self.versions if each.decisions and each.kind(given)]
-        if len(self.versions) >= MOST and not alike:
+        if len(self.versions) >= MOST:
             return self._crowded(given)
+        alike = [each for each in self.versions if each.decisions and each.kind(given)]
         try:
             taken = self._taken(found)
         except Untraceable as error:
@@ -227,14 +227,16 @@ class Forward:
                     known.sizes.clear()
                 known.sizes.add(_sizes(tensors))
                 return known
-        if len(self.versions) >= MOST:
-            return self._crowded(given)
         self.versions.append(Version(self.module, given, tensors, taken))
         return self.versions[-1]
 
     def _crowded(self, given: Given) -> Version:
-        line = "%s has %s versions for as many states and arguments: other calls run unfused"
-        log.once(logging.WARNING, (id(self), MOST), line, self.name, MOST)
+        """The forward as it was written, with what is inside fused by itself: no more captures."""
+        line = "%s has %s versions for as many states, sizes and arguments: %s"
+        why = "in other calls its parts are fused by themselves"
+        log.once(logging.WARNING, (id(self), MOST), line, self.name, MOST, why)
+        for child in self.module.children():
+            settle(child, why=line % (self.name, MOST, why))
         return _unfused(self.module, given)
 
     def _taken(self, given: Arguments | None) -> Captured:
