@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
-from torch._C import _len_torch_dispatch_stack
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch.compiler import is_dynamo_compiling
 from torch.utils import _pytree as pytree
 
@@ -201,7 +201,7 @@ class Forward:
         for version in self.versions:
             if version.serves(given, tensors):
                 return version
-        if not _len_torch_dispatch_stack() and not torch.jit.is_tracing():
+        if not _len_torch_dispatch_stack() and _get_tracing_state() is None:
             return None
         # Something looks at every operation, such as torch.export: a capture would disturb it.
         for version in self.versions:
