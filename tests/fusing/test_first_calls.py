@@ -41,6 +41,19 @@ def test_arguments_without_names() -> None:
     assert all(row.fused for row in fused.explain().rows)
 
 
+class Listed(Base):
+    def forward(self, given: Any) -> Tensor:
+        if isinstance(given, Tensor):
+            return self.up(given).relu()
+        return self.up(given["x"] if isinstance(given, dict) else given[0]).tanh()
+
+
+def test_a_tensor_and_a_container_with_one_are_told_apart() -> None:
+    fused, twin = transfuse.fuse(made(Listed)), made(Listed)
+    for given in (X, [X], {"x": X}, (X,), X):
+        expect_alike(fused, twin, given)
+
+
 class Result:
     def __init__(self, y: Tensor) -> None:
         self.y = y

@@ -46,7 +46,7 @@ def _same(a: object, b: object) -> bool:
 def _given(found: Arguments) -> Given:
     at = found.at
     args, kwargs = pytree.tree_unflatten(found.leaves, found.spec)
-    if not kwargs and len(args) == len(at):
+    if not kwargs and all(isinstance(each, Tensor) for each in args):
         return Given(len(at))
     return Given(found.spec, at, tuple(v for i, v in enumerate(found.leaves) if i not in at))
 
