@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import transfuse
 from tests.fusing import models
 from tests.fusing.alike import drawn, expect_alike, made
-from transfuse.fusing import forwards
+from transfuse.fusing import capture, forwards
 from transfuse.fusing.forwards import MOST
 
 X = drawn(2, 3, 4, 5)
@@ -108,6 +108,20 @@ def test_captures_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapture
     for size in range(1, MOST + 9):
         expect_alike(fused, twin, drawn(1, 3, 2, size))
     assert not captured
+
+
+def test_a_new_size_is_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has to be left whole is known from the sizes before."""
+    fused, twin = transfuse.fuse(made(models.UNet)), made(models.UNet)
+    expect_alike(fused, twin, drawn(1, 2, 8, 8))
+    attempts = []
+    run = capture._Tracer.run
+    monkeypatch.setattr(
+        capture._Tracer, "run", lambda self, *given: attempts.append(given) or run(self, *given)
+    )
+    for sizes in ((2, 2, 12, 8), (1, 2, 16, 4)):
+        expect_alike(fused, twin, drawn(*sizes))
+    assert len(attempts) == 2
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")

@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,6 +83,8 @@ class Captured:
         decisions: what sizes decided in Python
         grad: whether gradients were recorded, if the forward asked
         provisional: whether arguments were not there to ask, but the forward asked
+        left: all modules that the graph calls for some reason, by name: another attempt in the
+            same state, with other sizes, need not find them out again
     """
 
     graph: fx.Graph | None
@@ -92,6 +94,7 @@ class Captured:
     decisions: tuple[Any, ...] = ()
     grad: bool | None = None
     provisional: bool = False
+    left: "Mapping[str, _Left]" = field(default_factory=dict)
 
     @property
     def inputs(self) -> int:
@@ -123,13 +126,15 @@ def capture(
     forward: Callable[..., Any],
     given: Arguments | None = None,
     original: Callable[[nn.Module], Callable[..., Any]] = lambda module: module.forward,
+    left: "Mapping[str, _Left] | None" = None,
 ) -> Captured:
     """A forward as a graph, or why it is none (:class:`Untraceable`).
 
     Without arguments, each parameter of ``forward`` that has no default stands for a tensor of
     which nothing is known. ``original``: the forward of a module, were it not fused.
+    ``left``: modules that another capture in the same state had to leave whole.
     """
-    whole: dict[str, _Left] = {}
+    whole: dict[str, _Left] = {**left} if left else {}
     while True:  # once more for each module that has to be left whole
         tracer = _Tracer(root, whole, original)
         stop = tracer.run(forward, given)
@@ -159,6 +164,7 @@ def capture(
         tuple(tracer.decisions),
         tracer.grad,
         given is None and (pending or tracer.assumed),
+        whole,
     )
 
 

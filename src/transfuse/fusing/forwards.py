@@ -74,6 +74,7 @@ class Version:
         self.whole = found.whole
         self.provisional = found.provisional
         self.decisions = found.decisions
+        self.left = found.left
         self.ranks = None if tensors is None else tuple(each.dim() for each in tensors)
         self.sizes = {_sizes(tensors)} if tensors is not None and found.decisions else set()
         self.returns = found.returns
@@ -217,7 +218,7 @@ class Forward:
             return self._crowded(given)
         alike = [each for each in self.versions if each.decisions and each.kind(given)]
         try:
-            taken = self._taken(found)
+            taken = self._taken(found, alike[0].left if alike else None)
         except Untraceable as error:
             taken = self._left(error)
         ranks = tuple(each.dim() for each in tensors)
@@ -239,9 +240,9 @@ class Forward:
             settle(child, why=line % (self.name, MOST, why))
         return _unfused(self.module, given)
 
-    def _taken(self, given: Arguments | None) -> Captured:
+    def _taken(self, given: Arguments | None, left: Any = None) -> Captured:
         """The forward captured; modules that it has to leave whole are settled by themselves."""
-        found = capture(self.module, self.unfused, given, original)
+        found = capture(self.module, self.unfused, given, original, left)
         for path, why in found.whole.items():
             settle(self.module.get_submodule(path), why=why)
         return found
