@@ -113,3 +113,44 @@ def test_sizes_that_a_module_left_whole_decides(counts: bool, example: Any) -> N
     assert row.fused
     assert row.chain == "conv_transpose2d(+ bias)" + ("" if counts else " -> tanh")
     assert ("encoder gives, which changes calls" in row.why) == counts
+
+
+class Embedded(Base):
+    """Decides by the sizes of a tensor of its own, and by those of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where = nn.Parameter(torch.ones(3, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        known = self.where
+        if known.shape[-1] != x.shape[-1]:
+            known = F.interpolate(known[None], size=x.shape[2:])[0]
+        return self.up(x + known).relu()
+
+
+def test_sizes_of_tensors_that_modules_hold() -> None:
+    fused, twin = transfuse.fuse(made(Embedded)), made(Embedded)
+    for sizes in ((3, 3), (5, 5), (3, 3)):
+        for model in (fused, twin):
+            model.where = nn.Parameter(torch.ones(3, *sizes, dtype=torch.float64))
+        expect_alike(fused, twin, X)
+        expect_alike(fused, twin, drawn(1, 3, 4, 4))
+
+
+class Texts(Base):
+    def forward(self, x: Tensor) -> Any:
+        return self.up(x).relu(), f"{tuple(x.shape)}"
+
+
+class Formatted(Base):
+    def forward(self, x: Tensor) -> Any:
+        return self.up(x).relu(), f"({x.shape[0]:d}, {x.shape[1]}, {x.shape[2]!s}, {x.shape[3]!r})"
+
+
+@pytest.mark.parametrize("make", [Texts, Formatted])
+def test_sizes_in_texts(make: Callable[[], nn.Module]) -> None:
+    fused = transfuse.fuse(made(make))
+    for sizes in ((4, 3, 3, 3), (2, 3, 3, 5)):
+        assert fused(drawn(*sizes))[1] == f"{sizes}"
+    assert fused.explain().rows[0].chain == "conv_transpose2d(+ bias) -> relu"

@@ -159,7 +159,7 @@ def capture(
     return Captured(
         tracer.graph,
         tracer.returns,
-        State(watched.values(), root),
+        State(watched.values(), root, tracer.shaped()),
         told,
         tuple(tracer.decisions),
         tracer.grad,
@@ -253,6 +253,7 @@ class _Tracer(fx.Tracer):
         self.assumed = False
         self.grad: bool | None = None
         self.paused = False
+        self.running = False
         self.returns: pytree.TreeSpec | None = None
         self.fake: FakeTensorMode | None = None
         self.thread = threading.get_ident()
@@ -291,6 +292,12 @@ class _Tracer(fx.Tracer):
                 if node.op in ("get_attr", "call_module")}  # fmt: skip
         return {up for path in self.traced | ways for up in _above(path)} | self._answered()
 
+    def shaped(self) -> list[tuple[nn.Module, str]]:
+        """The tensors of modules whose sizes decided something in Python."""
+        names = [str(node.target) for node in self.asked if node.op == "get_attr"]
+        held = [(self.root.get_submodule(_parent(each)), _last(each)) for each in names]
+        return [each for each in held if not parametrize.is_parametrized(*each)]
+
     def _answered(self) -> set[str]:
         """The modules left whole whose results decided something in Python, with all in them."""
         whole = {str(node.target) for node in self.asked if node.op == "call_module"}
@@ -316,6 +323,7 @@ class _Tracer(fx.Tracer):
                 _Recording(self),
             ):
                 args, kwargs = self._placeholders(forward, given)
+                self.running = True
                 result = forward(*args, **kwargs)
                 leaves, self.returns = pytree.tree_flatten(result)
                 if self.returns.is_leaf():
@@ -340,6 +348,7 @@ class _Tracer(fx.Tracer):
             waits = f": {FIRST_CALL}" if given is None else ""
             return _Stop(_told(f"{type(error).__name__}: {line}{waits}", error), given is None)
         finally:
+            self.running = False
             if drawn() != before:
                 draw_again(before)
         for node in reversed(self.graph.nodes):
@@ -543,6 +552,10 @@ class _Tracer(fx.Tracer):
         if self.fake is None and _of_arguments(node):
             raise _Stop(f"asks what an argument is: {FIRST_CALL}", pending=True)
         raise _Stop("asks in Python for the values of a tensor")
+
+    def written(self, proxy: Stand, ask: Callable[[Any], str]) -> str:
+        """A value as text, which a forward may hand on; what it left somewhere is a name alone."""
+        return self.decided(proxy, ask) if self.running else f"Proxy({proxy.node.name})"
 
     def length(self, proxy: Stand) -> int:
         """How many items a value has: sizes tell it, of a tensor or of what it is split into."""

@@ -92,6 +92,15 @@ class Stand(fx.Proxy):
     def __trunc__(self) -> int:
         return int(self.tracer.decided(self, math.trunc))
 
+    def __repr__(self) -> str:
+        return str(self.tracer.written(self, repr))
+
+    def __str__(self) -> str:
+        return str(self.tracer.written(self, str))
+
+    def __format__(self, spec: str) -> str:
+        return str(self.tracer.written(self, lambda value: format(value, spec)))
+
     def __len__(self) -> int:
         return int(self.tracer.length(self))
 
