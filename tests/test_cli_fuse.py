@@ -43,6 +43,10 @@ def make():
     return Decoder()
 
 
+def lost():
+    raise FileNotFoundError("weights.pt")
+
+
 there = Decoder()
 number = 3
 """
@@ -52,6 +56,7 @@ number = 3
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Run ``transfuse fuse`` beside a file of models; gives exit status, stdout, stderr."""
     (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
+    (tmp_path / "broken.py").write_text("print(", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -88,9 +93,10 @@ def test_inputs_are_measured(cli: Any) -> None:
     assert figures["milliseconds"] > 0
     assert figures["torch_milliseconds"] > 0
     assert figures["megabytes"] < figures["torch_megabytes"]
+    assert 0 < figures["predicted"] < figures["torch_predicted"]
     status, printed, _ = cli("models.py:Decoder", "--input", "2x3x8x8", "--dtype", "bf16")
     assert status == 0
-    assert "torch" in printed
+    assert "predicted" in printed
     assert all(len(line) <= 80 for line in printed.splitlines())
 
 
@@ -106,6 +112,8 @@ def test_training(cli: Any) -> None:
         (("models.py:Encoder",), "models.py has no Encoder; it has Decoder"),
         (("models.py:number",), "number is a int, no model"),
         (("models.py",), "FILE.py:Name does"),
+        (("broken.py:Decoder",), "broken.py cannot be imported: SyntaxError: '(' was never closed"),
+        (("models.py:lost",), "lost() raises FileNotFoundError: weights.pt"),
         (("models.py:NeedsSizes",), "missing 1 required positional argument: 'channels'"),
         (("models.py:Plain",), "Plain has no transposed convolution; it has 1 Linear"),
         (("models.py:Decoder", "--input", "2,3"), "sizes are written as 1x3x64x64"),

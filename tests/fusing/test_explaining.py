@@ -54,6 +54,12 @@ def test_measuring_changes_nothing() -> None:
     assert found.as_dict()["rows"][0]["figures"]["backend"] == row.figures.backend
 
 
+def test_tensors_that_all_norms_have_are_not_named() -> None:
+    make = nn.Sequential(nn.ConvTranspose1d(2, 4, 2), nn.GroupNorm(2, 4), nn.BatchNorm1d(4))
+    (row,) = transfuse.fuse(make.eval()).explain().rows
+    assert row.chain == "conv_transpose1d(+ bias) -> group_norm(2) -> batch_norm(running)"
+
+
 def test_own_explain_is_kept() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:

@@ -141,6 +141,12 @@ def test_models_are_compared_by_name(parsed):
     assert f"geometric mean {times(means[0])} {times(means[1])} 0.80x" in words
 
 
+def test_only_what_the_noise_does_not_cover_is_marked_as_slower(page):
+    text = page.read_text(encoding="utf-8")
+    table = text[text.index('class="models"') :].partition("</table>")[0]
+    assert re.findall(r"data-slower>([^<]+)", table) == ["0.50x"]
+
+
 def test_without_models_there_is_no_word_of_them(tmp_path):
     path = tmp_path / "r.jsonl"
     append(path, [CPU, *ON_CPU[:5]])

@@ -41,7 +41,7 @@ def test_one_for_all(name: str, backend: str, one: Tensor) -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "cpu"])
-@ONES
+@either
 def test_behind_stages_that_are_sweeps(backend: str, one: Tensor) -> None:
     y = transfuse.conv_transpose(X, W, then=[softmax(2), scale(one)], backend=backend)
     assert (y + 2 * F.conv_transpose2d(X, W).softmax(2)).abs().max() <= 1e-6

@@ -20,7 +20,10 @@ def from_file(text: str) -> Callable[[], nn.Module]:
     if spec is None or spec.loader is None:
         raise ValueError(f"{text}: {path} is no Python file")
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"{text}: {path} cannot be imported: {_said(error)}") from error
     if not hasattr(module, name):
         known = [n for n, value in vars(module).items() if _makes(value) and not n.startswith("_")]
         raise ValueError(f"{text}: {path} has no {name}; it has {', '.join(known) or 'no model'}")
@@ -31,12 +34,19 @@ def from_file(text: str) -> Callable[[], nn.Module]:
         raise TypeError(f"{text}: {name} is a {type(found).__name__}, no model")
 
     def make() -> nn.Module:
-        made = found()
+        try:
+            made = found()
+        except Exception as error:
+            raise ValueError(f"{text}: {name}() raises {_said(error)}") from error
         if not isinstance(made, nn.Module):
             raise TypeError(f"{text}: {name}() gives a {type(made).__name__}, no model")
         return made
 
     return make
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _makes(value: object) -> bool:

@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,6 +83,8 @@ class Captured:
         decisions: what sizes decided in Python
         grad: whether gradients were recorded, if the forward asked
         provisional: whether arguments were not there to ask, but the forward asked
+        left: all modules that the graph calls for some reason, by name: another attempt in the
+            same state, with other sizes, need not find them out again
     """
 
     graph: fx.Graph | None
@@ -92,6 +94,7 @@ class Captured:
     decisions: tuple[Any, ...] = ()
     grad: bool | None = None
     provisional: bool = False
+    left: "Mapping[str, _Left]" = field(default_factory=dict)
 
     @property
     def inputs(self) -> int:
@@ -123,13 +126,15 @@ def capture(
     forward: Callable[..., Any],
     given: Arguments | None = None,
     original: Callable[[nn.Module], Callable[..., Any]] = lambda module: module.forward,
+    left: "Mapping[str, _Left] | None" = None,
 ) -> Captured:
     """A forward as a graph, or why it is none (:class:`Untraceable`).
 
     Without arguments, each parameter of ``forward`` that has no default stands for a tensor of
     which nothing is known. ``original``: the forward of a module, were it not fused.
+    ``left``: modules that another capture in the same state had to leave whole.
     """
-    whole: dict[str, _Left] = {}
+    whole: dict[str, _Left] = {**left} if left else {}
     while True:  # once more for each module that has to be left whole
         tracer = _Tracer(root, whole, original)
         stop = tracer.run(forward, given)
@@ -154,11 +159,12 @@ def capture(
     return Captured(
         tracer.graph,
         tracer.returns,
-        State(watched.values(), root),
+        State(watched.values(), root, tracer.shaped()),
         told,
         tuple(tracer.decisions),
         tracer.grad,
         given is None and (pending or tracer.assumed),
+        whole,
     )
 
 
@@ -190,7 +196,7 @@ def hooked_weight(module: nn.Module, name: str) -> Tensor:
 
 
 STANDS = (Stand, Read)
-_ISINSTANCE = isinstance
+_ISINSTANCE, _PRINT = isinstance, print
 _GRAD, _AUTOCAST = torch.is_grad_enabled, torch.is_autocast_enabled
 
 
@@ -243,9 +249,11 @@ class _Tracer(fx.Tracer):
         self.traced = {""}
         self.hooked: dict[str, _Left] = {}
         self.decisions: list[Any] = []
+        self.asked: set[fx.Node] = set()
         self.assumed = False
         self.grad: bool | None = None
         self.paused = False
+        self.running = False
         self.returns: pytree.TreeSpec | None = None
         self.fake: FakeTensorMode | None = None
         self.thread = threading.get_ident()
@@ -277,10 +285,24 @@ class _Tracer(fx.Tracer):
         return {path for path in foreign if not {*_above(path)} - {path} & foreign}
 
     def watched(self) -> set[str]:
-        """The modules whose state the graph depends on: called by it inlined, or on the way."""
+        """The modules whose state the graph depends on: called by it inlined, or on the way; and
+        all of those left whole that gave what Python asked about.
+        """
         ways = {_parent(node.target) for node in self.graph.nodes
                 if node.op in ("get_attr", "call_module")}  # fmt: skip
-        return {up for path in self.traced | ways for up in _above(path)}
+        return {up for path in self.traced | ways for up in _above(path)} | self._answered()
+
+    def shaped(self) -> list[tuple[nn.Module, str]]:
+        """The tensors of modules whose sizes decided something in Python."""
+        names = [str(node.target) for node in self.asked if node.op == "get_attr"]
+        held = [(self.root.get_submodule(_parent(each)), _last(each)) for each in names]
+        return [each for each in held if not parametrize.is_parametrized(*each)]
+
+    def _answered(self) -> set[str]:
+        """The modules left whole whose results decided something in Python, with all in them."""
+        whole = {str(node.target) for node in self.asked if node.op == "call_module"}
+        paths = [path for path, _ in self.root.named_modules(remove_duplicate=False)]
+        return {path for path in paths if whole & {*_above(path)}} if whole else whole
 
     # The attempt.
 
@@ -301,6 +323,7 @@ class _Tracer(fx.Tracer):
                 _Recording(self),
             ):
                 args, kwargs = self._placeholders(forward, given)
+                self.running = True
                 result = forward(*args, **kwargs)
                 leaves, self.returns = pytree.tree_flatten(result)
                 if self.returns.is_leaf():
@@ -308,10 +331,13 @@ class _Tracer(fx.Tracer):
                     self.graph.output(self.create_arg(leaves[0]))
                 else:
                     self.graph.output([self.create_arg(leaf) for leaf in leaves])
+                answered = self._answered()
                 for module, name in changed():
                     path = self.modules.get(id(module))
                     if path in self.traced:
                         raise _Stop(f"changes what is in self.{name}")
+                    if path in answered:
+                        raise _Stop(f"asks for sizes of what {path} gives, which changes {name}")
                 if drawn() != before:
                     raise _Stop("draws Python's or NumPy's random numbers")
         except _Stop as stop:
@@ -319,8 +345,10 @@ class _Tracer(fx.Tracer):
             return stop
         except Exception as error:
             line = (str(error).splitlines() or [""])[0]
-            return _Stop(_told(f"{type(error).__name__}: {line}", error), given is None)
+            waits = f": {FIRST_CALL}" if given is None else ""
+            return _Stop(_told(f"{type(error).__name__}: {line}{waits}", error), given is None)
         finally:
+            self.running = False
             if drawn() != before:
                 draw_again(before)
         for node in reversed(self.graph.nodes):
@@ -400,6 +428,11 @@ class _Tracer(fx.Tracer):
         def is_tensor(value: object) -> bool:
             return type(value) in STANDS or _ISINSTANCE(value, Tensor)
 
+        def prints(*args: Any, **kwargs: Any) -> None:
+            if mine():
+                raise _Stop("prints")
+            _PRINT(*args, **kwargs)
+
         def entered(enter: Callable[..., Any]) -> Callable[..., Any]:
             def enters(manager: Any, *args: Any, **kwargs: Any) -> Any:
                 if mine():
@@ -418,6 +451,7 @@ class _Tracer(fx.Tracer):
             (torch, "is_autocast_enabled", autocast),
             (torch, "is_tensor", is_tensor),
             (builtins, "isinstance", is_),
+            (builtins, "print", prints),
             (parametrize, "_cache_enabled", 0),
         )
         kept = [getattr(owner, name) for owner, name, _ in replaced]
@@ -487,6 +521,7 @@ class _Tracer(fx.Tracer):
         """The number of axes: by example, or as torch's norms expect it with a batch axis."""
         value = proxy.node.meta.get(VALUE)
         if isinstance(value, Tensor):
+            self.depends(proxy.node)
             return value.dim()
         module = self.root.get_submodule(self.stack[-1])
         name = next((k.__name__ for k in type(module).__mro__ if k.__name__[-2:] in _RANKS), "")
@@ -495,10 +530,20 @@ class _Tracer(fx.Tracer):
             return _RANKS[name[-2:]]
         return None
 
+    def depends(self, node: fx.Node) -> None:
+        """Python asks about a value: note what it is made of."""
+        waiting = [node]
+        while waiting:
+            each = waiting.pop()
+            if each not in self.asked:
+                self.asked.add(each)
+                waiting += each.all_input_nodes
+
     def decided(self, proxy: Stand, ask: Callable[[Any], Any]) -> Any:
         """What Python asks of a value: known by example if sizes tell it, else no graph."""
         node = proxy.node
         if node.meta.get(SIZED) and VALUE in node.meta:
+            self.depends(node)
             answer = ask(node.meta[VALUE])
             self.decisions.append(answer)
             return answer
@@ -507,6 +552,23 @@ class _Tracer(fx.Tracer):
         if self.fake is None and _of_arguments(node):
             raise _Stop(f"asks what an argument is: {FIRST_CALL}", pending=True)
         raise _Stop("asks in Python for the values of a tensor")
+
+    def written(self, proxy: Stand, ask: Callable[[Any], str]) -> str:
+        """A value as text, which a forward may hand on; what it left somewhere is a name alone."""
+        return self.decided(proxy, ask) if self.running else f"Proxy({proxy.node.name})"
+
+    def length(self, proxy: Stand) -> int:
+        """How many items a value has: sizes tell it, of a tensor or of what it is split into."""
+        node = proxy.node
+        if VALUE not in node.meta and self.fake is None:
+            raise _Stop(f"asks how many there are of something: {FIRST_CALL}", pending=True)
+        value = node.meta.get(VALUE)
+        if not isinstance(value, Tensor | tuple | list | dict):
+            return int(self.decided(proxy, len))
+        if not isinstance(value, torch.Size):  # of which there are as many as axes
+            self.depends(node)
+            self.decisions.append(len(value))
+        return len(value)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         return bool(obj)
@@ -529,7 +591,10 @@ class _Tracer(fx.Tracer):
             if path is None:
                 raise _Stop(f"uses a {type(a).__name__} that is not among its modules")
             return self.create_node("get_attr", path, (), {})
-        return super().create_arg(a)
+        try:
+            return super().create_arg(a)
+        except NotImplementedError:
+            raise _Stop(f"hands on or returns a {type(a).__name__}, which no graph holds") from None
 
     def _attribute(self, tensor: Tensor, name: str | None = None) -> Stand:
         """A tensor that is there already: read of its module at each call, if it has one."""

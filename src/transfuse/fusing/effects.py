@@ -62,6 +62,21 @@ class Effects:
                     return f"{other.name} uses in between what {node.name} writes to"
         return ""
 
+    def written_later(self, nodes: Iterable[Node], taken: Iterable[Node], last: Node) -> str:
+        """Why gradients would not find what operations around a convolution read; mostly empty.
+
+        A chain computes its values again from all that it reads, where torch's own operations may
+        keep less: those of a sum keep nothing.
+        """
+        inner = {*taken}
+        for node in nodes:
+            own = inner.union(written(node, self.root))
+            seen = self.memory(each for each in node.all_input_nodes if each not in own)
+            for writer, changed in self.writers:
+                if self.at[writer] > self.at[last] and changed & seen:
+                    return f"{writer.name} writes later to what it reads"
+        return ""
+
     def _shared(self, node: Node) -> frozenset[object]:
         if node.op == "get_attr":
             return frozenset({self._attribute(str(node.target))})

@@ -17,7 +17,7 @@ from transfuse.fusing.capture import FIRST_CALL, Untraceable, seems, transposed
 from transfuse.fusing.forwards import Forward, Version
 from transfuse.fusing.fused_call import FusedCall
 from transfuse.fusing.rewriting import Site
-from transfuse.plan import figure, staged
+from transfuse.plan import Plan, machine, staged
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,6 +36,8 @@ class Figures:
         backend: the name of the backend that runs it
         megabytes: that its plan moves
         torch_megabytes: that torch's operations move, each from memory to memory
+        predicted: milliseconds that its plan takes at the rates by which plans are made
+        torch_predicted: milliseconds that torch's operations take at these
         milliseconds: measured here
         torch_milliseconds: of torch's operations, measured here
     """
@@ -44,6 +46,8 @@ class Figures:
     backend: str
     megabytes: float
     torch_megabytes: float
+    predicted: float
+    torch_predicted: float
     milliseconds: float
     torch_milliseconds: float
 
@@ -119,8 +123,8 @@ class FusedModel:
         table.add_column("became", ratio=1, overflow="fold")
         if measured:
             table.add_column("", no_wrap=True)
-            table.add_column("MB", justify="right", no_wrap=True)
-            table.add_column("ms", justify="right", no_wrap=True)
+            table.add_column("predicted\nms", justify="right", no_wrap=True)
+            table.add_column("measured\nms", justify="right", no_wrap=True)
         for row in self.rows:
             lines = [Text(row.chain if row.chain is not None else "not fused", style="bold")]
             lines += [Text(f"from {', '.join(row.operations)}")] if row.fused else []
@@ -130,7 +134,7 @@ class FusedModel:
                 of = row.figures
                 cells += [
                     Text("torch\nfused"),
-                    Text(f"{figure(of.torch_megabytes)}\n{figure(of.megabytes)}"),
+                    Text(f"{of.torch_predicted:.3f}\n{of.predicted:.3f}"),
                     Text(f"{of.torch_milliseconds:.3f}\n{of.milliseconds:.3f}"),
                 ]
             table.add_row(*cells)
@@ -200,7 +204,7 @@ def _row(path: str, forward: Forward, site: Site, figures: Figures | None) -> Ro
 
 def _briefly(chain: str) -> str:
     """A chain without the names of tensors that are called what they are: all norms have those."""
-    return re.sub(r", (\w+)=(\w+\.)?\1(?=[,)])", "", chain)
+    return re.sub(r", (?:(\w+)=(\w+\.)?\1|\w+\.(?:weight|bias))(?=[,)])", "", chain)
 
 
 def _pending(path: str, forward: Forward) -> Iterator[Row]:
@@ -263,8 +267,14 @@ def _figures(call: FusedCall, given: tuple[Any, ...]) -> Figures:
 
     return Figures(
         str(problem), chosen.name, plan.bytes / 1e6, torchs.bytes / 1e6,
-        time(call), time(call.original),
+        _predicted(plan), _predicted(torchs), time(call), time(call.original),
     )  # fmt: skip
+
+
+def _predicted(plan: Plan) -> float:
+    """Milliseconds, by the rates of the plan's machine."""
+    of = plan.problem
+    return machine(of.device).seconds(of.arithmetic, plan.flops, plan.bytes) * 1e3
 
 
 @contextmanager

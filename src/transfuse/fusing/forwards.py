@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
-from torch._C import _len_torch_dispatch_stack
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch.compiler import is_dynamo_compiling
 from torch.utils import _pytree as pytree
 
@@ -46,7 +46,7 @@ def _same(a: object, b: object) -> bool:
 def _given(found: Arguments) -> Given:
     at = found.at
     args, kwargs = pytree.tree_unflatten(found.leaves, found.spec)
-    if not kwargs and len(args) == len(at):
+    if not kwargs and all(isinstance(each, Tensor) for each in args):
         return Given(len(at))
     return Given(found.spec, at, tuple(v for i, v in enumerate(found.leaves) if i not in at))
 
@@ -74,6 +74,7 @@ class Version:
         self.whole = found.whole
         self.provisional = found.provisional
         self.decisions = found.decisions
+        self.left = found.left
         self.ranks = None if tensors is None else tuple(each.dim() for each in tensors)
         self.sizes = {_sizes(tensors)} if tensors is not None and found.decisions else set()
         self.returns = found.returns
@@ -201,7 +202,7 @@ class Forward:
         for version in self.versions:
             if version.serves(given, tensors):
                 return version
-        if not _len_torch_dispatch_stack():
+        if not _len_torch_dispatch_stack() and _get_tracing_state() is None:
             return None
         # Something looks at every operation, such as torch.export: a capture would disturb it.
         for version in self.versions:
@@ -213,11 +214,11 @@ class Forward:
         """A version for a call that none serves yet."""
         # One that was made without arguments gives way to one that is made with them.
         self.versions = [e for e in self.versions if not (e.provisional and e.kind(given))]
-        alike = [each for each in self.versions if each.decisions and each.kind(given)]
-        if len(self.versions) >= MOST and not alike:
+        if len(self.versions) >= MOST:
             return self._crowded(given)
+        alike = [each for each in self.versions if each.decisions and each.kind(given)]
         try:
-            taken = self._taken(found)
+            taken = self._taken(found, alike[0].left if alike else None)
         except Untraceable as error:
             taken = self._left(error)
         ranks = tuple(each.dim() for each in tensors)
@@ -227,19 +228,21 @@ class Forward:
                     known.sizes.clear()
                 known.sizes.add(_sizes(tensors))
                 return known
-        if len(self.versions) >= MOST:
-            return self._crowded(given)
         self.versions.append(Version(self.module, given, tensors, taken))
         return self.versions[-1]
 
     def _crowded(self, given: Given) -> Version:
-        line = "%s has %s versions for as many states and arguments: other calls run unfused"
-        log.once(logging.WARNING, (id(self), MOST), line, self.name, MOST)
+        """The forward as it was written, with what is inside fused by itself: no more captures."""
+        line = "%s has %s versions for as many states, sizes and arguments: %s"
+        why = "in other calls its parts are fused by themselves"
+        log.once(logging.WARNING, (id(self), MOST), line, self.name, MOST, why)
+        for child in self.module.children():
+            settle(child, why=line % (self.name, MOST, why))
         return _unfused(self.module, given)
 
-    def _taken(self, given: Arguments | None) -> Captured:
+    def _taken(self, given: Arguments | None, left: Any = None) -> Captured:
         """The forward captured; modules that it has to leave whole are settled by themselves."""
-        found = capture(self.module, self.unfused, given, original)
+        found = capture(self.module, self.unfused, given, original, left)
         for path, why in found.whole.items():
             settle(self.module.get_submodule(path), why=why)
         return found

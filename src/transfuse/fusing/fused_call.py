@@ -57,8 +57,10 @@ class FusedCall:
         self.__module__ = __name__
 
     def __call__(self, x: Tensor, weight: Tensor, *values: Any) -> Tensor:
-        if x.dim() != self.axes or (self.given and is_dynamo_compiling() and autocasts(x)):
-            return self._unfused(None, x, weight, *values)
+        if x.dim() != self.axes:
+            return self._unfused(f"the input has {x.dim()} axes", x, weight, *values)
+        if self.given and is_dynamo_compiling() and autocasts(x):
+            return self._unfused("a call gives its options under autocast", x, weight, *values)
         operands: dict[str, Tensor] = {}
         numbers: dict[str, Any] | None = None
         for name, spread, value in zip(self.names, self.spread, values):  # noqa: B905 takes its time
@@ -75,12 +77,16 @@ class FusedCall:
             options = tuple(
                 numbers.pop(each) if at in self.given else each for at, each in enumerate(options)
             )
+        wrong = ""
         try:
             y = call(self.chain, x, weight, operands, numbers, *options)
         except (UnsupportedError, torch.OutOfMemoryError):
             raise
         except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError) as error:
-            return self._unfused(error, x, weight, *values)
+            # A trace has no objects to print.
+            wrong = "its tensors do not fit it" if is_dynamo_compiling() else str(error)
+        if wrong:  # not above: what torch says of it would come as an error that came of another
+            return self._unfused(wrong, x, weight, *values)
         if is_dynamo_compiling():
             if autocasts(x):
                 tensors = [each if isinstance(each, Tensor) else None for each in values]
@@ -89,15 +95,13 @@ class FusedCall:
             y = y.to(result_type(self.original, (x, weight, *values)))
         return y.contiguous() if self.contiguous else y
 
-    def _unfused(self, error: Exception | None, *values: Any) -> Tensor:
+    def _unfused(self, why: str, *values: Any) -> Tensor:
         """The original operations. What is wrong with a call they say in torch's words."""
-        y: Tensor = self.original(*values)
+        y: Tensor = self.original.forward(*values)  # called itself, it would print its code
         line = "%s runs unfused, as torch operations: %s"
-        if is_dynamo_compiling():  # a trace has no objects to print
-            why = "the input has no batch axis" if error is None else "its tensors do not fit it"
+        if is_dynamo_compiling():
             log.once(logging.WARNING, line, line, "a fused call in a compiled graph", why)
         else:
-            why = f"the input has {values[0].dim()} axes" if error is None else str(error)
             log.once(logging.WARNING, (id(self), line), line, self.chain, why)
         return y
 

@@ -278,7 +278,11 @@ class _Growing:
         if any(node in self.others for node in nodes):
             raise NoStage(f"{names} belongs to another one already")
         taken = [*match.taken, *nodes]
-        why = self.effects.in_the_way(taken, last) or self._unfit(last, (), then)
+        why = (
+            self.effects.in_the_way(taken, last)
+            or self.effects.written_later(nodes, taken, last)
+            or self._unfit(last, (), then)
+        )
         if why:
             raise NoStage(f"{names}: {why}")
         match.taken, match.result = taken, last
@@ -391,7 +395,8 @@ class _Growing:
                 raise NoStage("")
         taken = [*nodes, *match.taken]
         before, x = [stage], match.x
-        if self.effects.in_the_way(taken, match.result):
+        effects, last = self.effects, match.result
+        if effects.in_the_way(taken, last) or effects.written_later(nodes, taken, last):
             raise NoStage("")
         match.x = value
         if self._unfit(match.result, before, ()):

@@ -52,6 +52,7 @@ class Stand(fx.Proxy):
         """
         value = self.node.meta.get(VALUE)
         if value is not None:
+            self.tracer.depends(self.node)
             return Tensor if isinstance(value, Tensor) else type(value)
         return Stand if self.node.meta.get(SIZED) else Tensor
 
@@ -91,11 +92,17 @@ class Stand(fx.Proxy):
     def __trunc__(self) -> int:
         return int(self.tracer.decided(self, math.trunc))
 
+    def __repr__(self) -> str:
+        return str(self.tracer.written(self, repr))
+
+    def __str__(self) -> str:
+        return str(self.tracer.written(self, str))
+
+    def __format__(self, spec: str) -> str:
+        return str(self.tracer.written(self, lambda value: format(value, spec)))
+
     def __len__(self) -> int:
-        value = self.node.meta.get(VALUE)
-        if isinstance(value, tuple):  # as many sizes as the tensor has axes
-            return len(value)
-        return int(self.tracer.decided(self, len))
+        return int(self.tracer.length(self))
 
     def __setitem__(self, key: object, value: object) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})

@@ -54,11 +54,17 @@ def _attributes(module: Module) -> dict[str, Any]:
 class State:
     """The state of modules: attributes, children, hooks, which tensors there are.
 
-    Not the tensors themselves: a version reads those anew at each call. Of the module whose
-    forward is replaced hooks do not count, since they run around that.
+    Not the tensors themselves: a version reads those anew at each call; of ``shaped``, by module
+    and name, the sizes were asked. Of the module whose forward is replaced hooks do not count,
+    since they run around that.
     """
 
-    def __init__(self, modules: Iterable[Module], outermost: Module) -> None:
+    def __init__(
+        self,
+        modules: Iterable[Module],
+        outermost: Module,
+        shaped: Iterable[tuple[Module, str]] = (),
+    ) -> None:
         self.modules = tuple(modules)
         self._kinds = tuple(map(type, self.modules))
         self._known = [_attributes(each).keys() for each in self.modules]
@@ -86,6 +92,11 @@ class State:
                 self._watch(held[name], held[name])
                 self._dictionaries.append(held[name])
         self._counts = list(map(len, self._dictionaries))
+        self.shapes = [
+            (module, name, tensor.shape, tensor.dtype, tensor.device)
+            for module, name in shaped
+            if isinstance(tensor := getattr(module, name, None), Tensor)
+        ]
         self.plain = [
             (module, name, value)
             for module in self.modules
@@ -129,9 +140,18 @@ class State:
                 and all(map(is_, map(type, self.modules), self._kinds))
                 and all(map(is_not, map(getitem, *self._tensors), repeat(None)))
                 and all(_kept(room[name]) == value for room, name, value in self._filled)
+                and self._shaped()
             )
         except KeyError:  # one is not there any more
             return False
+
+    def _shaped(self) -> bool:
+        """Whether the tensors that were asked for their sizes have the same ones."""
+        for module, name, shape, dtype, device in self.shapes:
+            tensor = getattr(module, name)
+            if tensor.shape != shape or tensor.dtype != dtype or tensor.device != device:
+                return False
+        return True
 
     def _equal(self) -> list[Any]:
         """The values that there are now, if they mean the same; else KeyError."""
@@ -164,6 +184,8 @@ class State:
         for module, count in self.hooked:
             if len(module._forward_hooks) or len(module._forward_pre_hooks) != count:
                 return False
+        if not self._shaped():
+            return False
         return all(getattr(module, name) == value for module, name, value in self.plain)
 
 

@@ -35,12 +35,16 @@ class Headline:
 
 @dataclass(frozen=True)
 class Models:
-    """Whole models on one machine: by name, the ratio of each peer, none where it has no time."""
+    """Whole models on one machine: by name, the ratio of each peer, none where it has no time.
+
+    ``slower``: models and peers beside which transfuse is so, by more than the noise.
+    """
 
     where: str
     peers: tuple[str, ...]
     ratios: dict[str, tuple[float | None, ...]]
     means: tuple[float | None, ...]
+    slower: frozenset[tuple[str, str]]
 
 
 def judged(rows: list[Row]) -> list[str]:
@@ -133,5 +137,6 @@ def models(runs: list[Run], rows: list[Row], outcomes: list[str]) -> list[Models
             mean([r for r in column if r is not None])
             for column in zip(*ratios.values(), strict=True)
         )
-        found.append(Models(where, tuple(peers), ratios, means))
+        slower = frozenset((row.model, row.variant) for row, how in here if how == "slower")
+        found.append(Models(where, tuple(peers), ratios, means, slower))
     return found
