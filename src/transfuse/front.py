@@ -135,8 +135,9 @@ def _alike(chain: Chain, x: Tensor, operands: Mapping[str, Tensor]) -> Mapping[s
         return operands
     tensors = ((k, v) for k, v in operands.items() if isinstance(v, Tensor) and v.dtype != x.dtype)
     taken = {k for k, v in tensors if v.dtype in WHOLE or not v.dim()}
-    taken = taken and taken - chain.mixes - {chain.conv.bias}
-    return {k: v.to(x.dtype) if k in taken else v for k, v in operands.items()} if taken else operands
+    if not (taken and (taken := taken - chain.mixes - {chain.conv.bias})):
+        return operands
+    return {k: v.to(x.dtype) if k in taken else v for k, v in operands.items()}
 
 
 def _with_samples(chain: Chain, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
