@@ -47,7 +47,8 @@ def fuse(model: M, example_inputs: Any = None, inplace: bool = False) -> M:
     it is looked at in the first call. ``transfuse.fuse(model).explain()`` tells what became of
     each transposed convolution, and why. What a forward reads of objects other than modules, and
     of global variables, is taken to be constant. Fuse a model before it is wrapped for
-    distributed training; replicas of ``torch.nn.DataParallel`` are not served.
+    distributed training; replicas of ``torch.nn.DataParallel`` are not served, and
+    ``torch.jit.script``, which reads source code, takes the model that :func:`unfuse` gives back.
 
     Args:
         model: any module; one that is fused already is fused anew
