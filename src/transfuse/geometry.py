@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from torch import SymInt
-
 from transfuse.symbols import Symbol
 
 T = TypeVar("T")
@@ -177,12 +175,8 @@ def one_each(name: str, values: tuple[T, ...], rank: int, what: str = "integer")
 
 
 def integer(name: str, value: object) -> int:
-    """``value`` as an int; bools and floats are refused, NumPy's integers are not.
-
-    A size that a trace leaves open stays so.
-    """
-    symbolic = isinstance(value, SymInt) or (isinstance(value, Symbol) and value.type is int)
-    if symbolic or type(value) is int:
+    """``value`` as an int; bools and floats are refused, NumPy's integers are not."""
+    if type(value) is int or (isinstance(value, Symbol) and value.type is int):
         return cast(int, value)
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, not {type(value).__name__} ({value!r})")

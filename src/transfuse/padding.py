@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
+from torch import SymInt
+
 from transfuse.geometry import LARGEST, Axis, bounded, integer, one_each
 from transfuse.problem import Problem
 
@@ -39,13 +41,19 @@ def _pair(given: Sequence[object]) -> Pair:
 
 
 def sizes(output_size: Any) -> tuple[int, ...] | None:
-    """An output size as integers; TypeError for what is no list of them."""
+    """An output size as integers; TypeError for what is no list of them.
+
+    One that a trace leaves open stays so.
+    """
     if output_size is None:
         return None
     if not isinstance(output_size, list | tuple):
         kind = type(output_size).__name__
         raise TypeError(f"output_size must be a list of integers, not {kind} ({output_size!r})")
-    return tuple(integer("output_size", each) for each in output_size)
+    found: list[Any] = [
+        each if isinstance(each, SymInt) else integer("output_size", each) for each in output_size
+    ]
+    return tuple(found)
 
 
 def integers(padding: Read, rank: int) -> tuple[int, ...]:

@@ -194,6 +194,21 @@ def test_numbers_of_stages_made_outside(name: str) -> None:
     assert compiled(X, W).equal(call(X, W))
 
 
+def test_functions_of_ones_own_made_in_a_trace() -> None:
+    def call(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        def half(x: Any, share: Any = 0.5) -> Any:
+            return share * x
+
+        then = [pointwise(lambda x, a: x * a + 0.25)(b), pointwise(half)(), pointwise(half)(b)]
+        return transfuse.conv_transpose(x, w, then=then)
+
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(call, fullgraph=True, backend=counter)
+    for _ in range(3):
+        assert compiled(X, W, B).equal(call(X, W, B))
+    assert counter.frame_count == 1
+
+
 def test_other_calls_do_not_compile_it_again() -> None:
     """What the package keeps of other calls is nothing that a graph is bound to."""
     counter = CompileCounterWithBackend("aot_eager")
