@@ -102,6 +102,35 @@ def test_other_weights_at_the_same_address() -> None:
             right(w)
 
 
+def test_weights_computed_for_each_call_are_packed_in_the_same_memory() -> None:
+    direction, addresses = fresh(), set()
+    for gain in range(1, 6):
+        right(direction * gain)
+        [pack] = [each for each in weights._kept.values() if each.source() is None]
+        addresses.add(pack.address)
+    assert len(addresses) == 1
+
+
+def test_weights_that_another_thread_writes_to_while_they_are_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight, packs, pack = fresh(), [], weights.pack
+
+    def disturbed(*args: Any) -> Tensor:
+        memory = pack(*args)
+        if not packs:
+            weight.add_(1)
+        packs.append(args[2].data_ptr())
+        return memory
+
+    monkeypatch.setattr(weights, "pack", disturbed)
+    with torch.no_grad():
+        y = transfuse.conv_transpose2d(X, weight, backend="cpu")
+    assert len(packs) == 2
+    assert packs[1] != weight.data_ptr(), "the second time a copy"
+    torch.testing.assert_close(y, F.conv_transpose2d(X, weight))
+
+
 def test_packs_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "PACKS", 3)
     alive = [fresh() for _ in range(8)]

@@ -27,7 +27,7 @@ from transfuse.backends.cpu import (
 )
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
-from transfuse.elements import BY_DTYPE, ELEMENTS
+from transfuse.elements import ELEMENTS
 from transfuse.plan import Choice, Plan, fused
 from transfuse.problem import Problem
 from transfuse.reverse.axes import Axis
@@ -161,7 +161,7 @@ class _Core:
     def finite(self, core: ctypes.CDLL, operands: Mapping[str, Tensor]) -> bool:
         """Rewrites assume finite operands; these few numbers are looked at, as no plan can."""
         few = (each for name, each in operands.items() if name not in self.ready.spread)
-        return all(_finite(core, each) for each in few)
+        return all(library.finite(core, each) for each in few)
 
     def like(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
@@ -410,11 +410,6 @@ class _Map:
             sized = zip(wide.stride(), self._dims, strict=True)
             steps = tuple(step if size > 1 else 0 for step, size in sized)
         return library.Operand(library.element(tensor), tensor.data_ptr(), strides(steps))
-
-
-def _finite(core: ctypes.CDLL, values: Tensor) -> bool:
-    dense, element = values.contiguous(), library.ELEMENTS.index(BY_DTYPE[values.dtype].name)
-    return bool(core.transfuse_finite(dense.data_ptr(), dense.numel(), element))
 
 
 def _multiply(

@@ -343,6 +343,12 @@ def _given(number: Any, function: Any, arguments: Any) -> Any:
     return number
 
 
+def finite(core: ctypes.CDLL, values: Tensor) -> bool:
+    """Whether all of them are."""
+    dense, element = values.contiguous(), ELEMENTS.index(BY_DTYPE[values.dtype].name)
+    return bool(core.transfuse_finite(dense.data_ptr(), dense.numel(), element))
+
+
 def check(core: ctypes.CDLL, status: int) -> None:
     """Raise what the core says went wrong."""
     if status:

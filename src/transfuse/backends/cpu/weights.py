@@ -3,6 +3,7 @@
 import ctypes
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -81,12 +82,11 @@ def packed(core: ctypes.CDLL, program: library.Program, weight: Tensor, threads:
     storage all write to weights without raising a tensor's version.
     """
     key = weight.data_ptr(), layout(core, program, weight)
-    found = kept(key)
-    if found is not None:
-        whole = weight if dense(weight) else weight.contiguous()
-        if digest(core, whole, threads) == found.digest:
-            return found
-    fresh = _pack(key, core, program, weight, threads)
+    whole = weight if dense(weight) else weight.contiguous()
+    now, found = digest(core, whole, threads), kept(key)
+    if found is not None and now == found.digest:
+        return found
+    fresh = _pack(key, core, program, weight.detach(), threads, now)
     _kept.pop(key, None)
     _kept[key] = fresh
     _bounded()
@@ -134,22 +134,49 @@ def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _pack(
-    key: Key, core: ctypes.CDLL, program: library.Program, weight: Tensor, threads: int
+    key: Key,
+    core: ctypes.CDLL,
+    program: library.Program,
+    weight: Tensor,
+    threads: int,
+    digested: tuple[int, int],
 ) -> Packed:
-    # A copy, for digest and packing alike: another thread may write to the weights meanwhile.
-    original = weight.detach().clone()
-    if not dense(weight):
-        original = original.contiguous()
-    careful = not bool(original.sum().isfinite())
-    memory, found = pack(core, program, original), digest(core, original, threads)
-    return Packed(key, memory, found, careful, weight.untyped_storage())
+    """``digested``: of the weights as they were just now."""
+    whole = weight if dense(weight) else weight.contiguous()
+    memory, finite = pack(core, program, whole, _used_room), library.finite(core, whole)
+    if digest(core, whole, threads) != digested:
+        # Another thread writes to them meanwhile: a copy, for digest and packing alike.
+        whole = whole.clone()
+        memory, finite = pack(core, program, whole), library.finite(core, whole)
+        digested = digest(core, whole, threads)
+    return Packed(key, memory, digested, not finite, weight.untyped_storage())
 
 
-def pack(core: ctypes.CDLL, program: library.Program, weight: Tensor) -> Tensor:
-    """Weights in memory of their own, as the core reads them."""
-    size = core.transfuse_packed_bytes(program)
+def _room(size: int) -> Tensor:
+    """So many bytes, aligned to lines of the caches."""
     memory = torch.empty(size + 64, dtype=torch.uint8, device="cpu")
-    memory = memory[-memory.data_ptr() % 64 :][:size]
+    return memory[-memory.data_ptr() % 64 :][:size]
+
+
+def _used_room(size: int) -> Tensor:
+    """That of a pack whose weights are gone, if there is one: no call reads it any more.
+
+    Weights that are computed for each call, as by ``weight_norm``, find its pages there.
+    """
+    for each in list(_kept.values()):
+        if each.nbytes == size and each.source() is None and _kept.pop(each.key, None) is each:
+            return each.memory
+    return _room(size)
+
+
+def pack(
+    core: ctypes.CDLL,
+    program: library.Program,
+    weight: Tensor,
+    room: Callable[[int], Tensor] = _room,
+) -> Tensor:
+    """Weights in memory of their own, as the core reads them."""
+    memory = room(core.transfuse_packed_bytes(program))
     ci, co, *taps = weight.stride()
     strides = library.Strides(ci, co, *(0,) * (3 - len(taps)), *taps)
     status = core.transfuse_pack(program, weight.data_ptr(), strides, memory.data_ptr())

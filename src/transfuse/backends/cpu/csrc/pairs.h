@@ -30,9 +30,13 @@ enum Part { A, D, B, C, PARTS };
 struct MixedWeights {
     int count, sign;
     int64_t taps[3];
-    template <class T> T operator()(const T* g) const {
-        const double a = double(g[0]), b = double(g[1]);
-        return T(count == 2 ? a + b : (a + sign * b + double(g[2])) / 2);
+    // Of n channels; `of(t)` are the weights of tap t.
+    template <class T, class F> void operator()(F of, int64_t n, T* to) const {
+        const T *a = of(taps[0]), *b = of(taps[1]), *c = of(taps[2]);
+        if (count == 2)
+            for (int64_t i = 0; i < n; i++) to[i] = T(double(a[i]) + double(b[i]));
+        else
+            for (int64_t i = 0; i < n; i++) to[i] = T((double(a[i]) + sign * double(b[i]) + double(c[i])) / 2);
     }
 };
 

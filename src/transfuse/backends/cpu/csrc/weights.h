@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "block.h"
 #include "convert.h"
 #include "memory.h"
 #include "narrow.h"
@@ -128,6 +129,18 @@ static void pack_lanes(const transfuse_program& p, const void* weights, const in
             }
 }
 
+// Whether rows may be paired: every value is far from overflowing, and none is NaN.
+template <class T> static bool is_tame(const T* values, int64_t count) {
+    T most = 0;
+    bool number = true;
+    for (int64_t i = 0; i < count; i++) {
+        const T size = std::abs(values[i]);
+        number &= size == size;
+        most = most > size ? most : size;
+    }
+    return number && most < T(TAME);
+}
+
 template <class T>
 static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
     if (is_depthwise<T>(p)) return pack_lanes(p, weights, strides, to);
@@ -135,40 +148,33 @@ static void pack(const transfuse_program& p, const void* weights, const int64_t*
     const bool narrow = is_narrow<T>(p), paired = is_paired<T>(p);
     const int64_t padded = narrow ? cog : group_slots<T>(p);
     const auto mixed = paired ? Pairs(p).mixed : std::vector<MixedWeights>();
-    std::vector<T> line(2 * LANES<T>), taps(3 * line.size());
+    const int64_t width = p.kernel[2], taps = p.kernel[1] * width, all = taps + int64_t(mixed.size()) * width;
+    const bool together = strides[4] == 1 && strides[3] == width;
+    std::vector<T> plane(size_t(taps * 2 * LANES<T>));  // of an input channel: [tap][channel in block]
     bool tame = true;
     expect_writes(to, packed_size<T>(p) * sizeof(T));
     for (int64_t g = 0; g < p.groups; g++)
         for (int64_t o = 0, block; o < padded; o += block) {
             block = narrow ? cog : block_width<T>(cog, o);
-            const int64_t some = std::min(block, cog - o);
-            std::fill(line.begin(), line.end(), T(0));
-            // The block's weights of one tap and input channel.
-            const auto read = [&](int64_t a, int64_t b, int64_t e, int64_t i, T* values) {
-                load_row(p.element, weights,
-                         (g * cig + i) * strides[0] + o * strides[1] + a * strides[2] + b * strides[3] +
-                             e * strides[4],
-                         strides[1], some, values);
-                for (int64_t j = 0; j < some; j++) values[j] *= T(p.weight_scale);
-            };
-            for (int64_t a = 0; a < p.kernel[0]; a++)
-                for (int64_t b = 0; b < p.kernel[1] + int64_t(mixed.size()); b++)
-                    for (int64_t e = 0; e < p.kernel[2]; e++)
-                        for (int64_t i = 0; i < cig; i++, to += block) {
-                            if (b < p.kernel[1]) {
-                                read(a, b, e, i, line.data());
-                                for (int64_t j = 0; j < some; j++)
-                                    tame = tame && std::abs(line[j]) < T(TAME);  // not NaN, either
-                            } else {
-                                const MixedWeights& mix = mixed[b - p.kernel[1]];
-                                for (int t = 0; t < mix.count; t++) read(a, mix.taps[t], e, i, &taps[t * block]);
-                                for (int64_t j = 0; j < some; j++) {
-                                    const T g[3] = {taps[j], taps[block + j], taps[2 * block + j]};
-                                    line[j] = mix(g);
-                                }
-                            }
-                            std::copy(line.begin(), line.begin() + block, to);
-                        }
+            const int64_t some = std::min(block, cog - o), next = cig * block;  // from one tap to the next
+            std::fill(plane.begin(), plane.end(), T(0));
+            for (int64_t i = 0; i < cig; i++)
+                for (int64_t a = 0; a < p.kernel[0]; a++) {
+                    const int64_t at = (g * cig + i) * strides[0] + o * strides[1] + a * strides[2];
+                    T *read = plane.data(), *line = to + a * all * next + i * block;
+                    if (together)
+                        copy_block(p.element, weights, at, {taps, some}, {1, strides[1]}, read, block);
+                    for (int64_t t = 0; t < taps && !together; t++)
+                        load_row(p.element, weights, at + t / width * strides[3] + t % width * strides[4], strides[1], some,
+                                 read + t * block);
+                    for (int64_t k = 0; p.weight_scale != 1 && k < taps * block; k++) read[k] *= T(p.weight_scale);
+                    tame = tame && (!paired || is_tame(read, taps * block));
+                    for (int64_t t = 0; t < taps; t++, line += next) std::copy(read + t * block, read + (t + 1) * block, line);
+                    for (const MixedWeights& mix : mixed)
+                        for (int64_t e = 0; e < width; e++, line += next)
+                            mix([&](int64_t tap) { return read + (tap * width + e) * block; }, block, line);
+                }
+            to += p.kernel[0] * all * next;
         }
     if (paired) *to = tame;
 }
