@@ -9,7 +9,7 @@ from transfuse.report.rendering import environment
 from transfuse.report.words import times
 
 COMPILED = "torch.compile"
-NAMES, WIDTH, GAP, LINE, TOP = 130, 300, 40, 22, 70
+NAMES, WIDTH, GAP, LINE, TOP = 130, 300, 40, 22, 88
 """Room for the names, for each machine, between machines; from line to line; above the first."""
 
 
