@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+import transfuse
 from tests.fusing.captured import fused, never_unfused, same
 
 
@@ -99,3 +100,31 @@ def test_what_is_no_norm_stays(function: Callable[[Tensor], Tensor]) -> None:
     assert site.operations == ("conv_transpose2d",)
     assert "chains that share a convolution's result are out of scope" in site.why
     same(before, after, [torch.randn(2, 3, 4, 4).double(), torch.randn(3, 6, 2, 2).double()])
+
+
+class LayerNorm2d(nn.Module):
+    """As SAM and ConvNeXt have it: a module, whose tensors are given axes when they are read."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(torch.randn(channels)) for _ in range(2))
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.weight[:, None, None] * layer_norm_2d(y) + self.bias[:, None, None]
+
+
+def test_a_module_that_is_a_norm_by_hand_is_no_obstacle() -> None:
+    model = nn.Sequential(nn.ConvTranspose2d(3, 4, 2, 2), LayerNorm2d(4), nn.GELU())
+    x = torch.randn(2, 3, 5, 5)
+    quick = transfuse.fuse(model, x)
+    (row,) = quick.explain().rows
+    assert row.chain is not None
+    assert "layer_norm(channels, eps=1e-06)" in row.chain
+    assert row.chain.endswith("gelu_erf")
+    torch.testing.assert_close(quick(x), model(x))
+    found = []
+    for each in (model, quick):  # of the same parameters
+        each.zero_grad()
+        each(x).square().sum().backward()
+        found.append([parameter.grad for parameter in each.parameters()])
+    torch.testing.assert_close(*found)

@@ -275,9 +275,12 @@ class _Tracer(fx.Tracer):
         """
         convolves: set[str] = {""}
         foreign: set[str] = set()
+        held: set[fx.Node] = set()  # what is made of parameters and buffers alone: operands
         for node in self.graph.nodes:
-            above = {*_above(node.meta["path"])}
-            if node.target in CONVOLUTIONS:
+            above, made_of = {*_above(node.meta["path"])}, node.all_input_nodes
+            if node.op == "get_attr" or (node.op in CALLS and made_of and held >= {*made_of}):
+                held.add(node)
+            elif node.target in CONVOLUTIONS:
                 convolves |= above
             elif node.op in CALLS and not node.meta[SIZED] and not knows(node):
                 foreign |= above
