@@ -154,3 +154,26 @@ def test_sizes_in_texts(make: Callable[[], nn.Module]) -> None:
     for sizes in ((4, 3, 3, 3), (2, 3, 3, 5)):
         assert fused(drawn(*sizes))[1] == f"{sizes}"
     assert fused.explain().rows[0].chain == "conv_transpose2d(+ bias) -> relu"
+
+
+class Recurrent(nn.Module):
+    """Sizes of what a recurrent layer gives decide something, as in Encodec's decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.up = nn.LSTM(3, 3), nn.ConvTranspose1d(3, 4, 4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.lstm(x.permute(2, 0, 1))[0].permute(1, 2, 0)
+        return F.elu(self.up(y))[..., : y.shape[-1] + 1]
+
+
+def test_sizes_of_what_recurrent_layers_give() -> None:
+    model, x = Recurrent().eval(), torch.randn(2, 3, 7)
+    own = model.lstm._flat_weights
+    fused = transfuse.fuse(model, x)
+    (row,) = fused.explain().rows
+    assert row.chain is not None
+    assert row.chain.endswith("elu")
+    assert model.lstm._flat_weights is own
+    torch.testing.assert_close(fused(x), model(x))

@@ -114,8 +114,8 @@ class LayerNorm2d(nn.Module):
 
 
 def test_a_module_that_is_a_norm_by_hand_is_no_obstacle() -> None:
-    model = nn.Sequential(nn.ConvTranspose2d(3, 4, 2, 2), LayerNorm2d(4), nn.GELU())
-    x = torch.randn(2, 3, 5, 5)
+    model = nn.Sequential(nn.ConvTranspose2d(3, 4, 2, 2), LayerNorm2d(4), nn.GELU()).double()
+    x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
     quick = transfuse.fuse(model, x)
     (row,) = quick.explain().rows
     assert row.chain is not None

@@ -43,8 +43,23 @@ def called_by_size(mode: FakeTensorMode, module: nn.Module, args: Any, kwargs: A
         raise NotImplementedError("a hook may do anything")
     held = (*module.named_parameters(), *module.named_buffers())
     tensors: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in held}
-    with mode:
+    with mode, _own_weights(module):
         return functional_call(module, tensors, args, kwargs)
+
+
+@contextmanager
+def _own_weights(module: nn.Module) -> Iterator[None]:
+    """Recurrent layers list their weights anew when one is set, and keep the list as it was set
+    last: that of tensors which ``functional_call`` has set.
+    """
+    lists = ("_flat_weights", "_flat_weight_refs")
+    recurrent = [vars(each) for each in module.modules() if isinstance(each, nn.RNNBase)]
+    kept = [(held, {name: held[name] for name in lists if name in held}) for held in recurrent]
+    try:
+        yield
+    finally:
+        for held, own in kept:
+            held.update(own)
 
 
 def sizes_alone(model: nn.Module, given: Arguments) -> None:
