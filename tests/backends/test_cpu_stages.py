@@ -255,15 +255,20 @@ def test_finite_is_what_torch_says(dtype: str) -> None:
     edges = [info.max, info.min, info.tiny, ELEMENTS[dtype].tiny, -0.0, 1.0]
     values = torch.tensor(edges, dtype=ELEMENTS[dtype].dtype)
     assert values.isfinite().all()
-    assert cpu._finite(core, values)
+    assert cpu.library.finite(core, values)
     for bad in (nan, inf, -inf):
         for at in range(len(values)):
             spoilt = values.clone()
             spoilt[at] = bad
-            assert not cpu._finite(core, spoilt)
-            assert cpu._finite(core, spoilt[at + 1 :])
+            assert not cpu.library.finite(core, spoilt)
+            assert cpu.library.finite(core, spoilt[at + 1 :])
             every_second = torch.stack([values, spoilt], dim=1)
-            assert cpu._finite(core, every_second[:, 0])
+            assert cpu.library.finite(core, every_second[:, 0])
+    long = torch.ones(3000, dtype=ELEMENTS[dtype].dtype)
+    assert cpu.library.finite(core, long)
+    long[2999] = nan
+    assert not cpu.library.finite(core, long)
+    assert cpu.library.finite(core, long[:2999])
 
 
 def test_every_stage_is_here() -> None:
