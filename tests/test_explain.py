@@ -136,7 +136,7 @@ def test_a_chain_with_names_and_with_tensors() -> None:
     assert str(found.chain) == "conv_transpose2d(+ b) -> scale(2.0) -> group_norm(2, w)"
     held = Chain(conv_transpose(2, B), add(B), add("more"))
     found = explain(held, X, W, {"more": B})
-    assert str(found.chain) == "conv_transpose2d(+ bias) -> add(add1.term) -> add(more)"
+    assert str(found.chain) == "conv_transpose2d(+ bias) -> add(add1.other) -> add(more)"
     with pytest.raises(TypeError, match="nothing is given under the name 'more'"):
         explain(held, X, W)
     with pytest.raises(TypeError, match="that a chain names are given as a dict, not as Tensor"):
