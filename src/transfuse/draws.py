@@ -188,15 +188,26 @@ def _window(random: Random, shape: Shape, tensors: Tensors) -> tuple[Stage, ...]
     if random.random() < 0.2:
         sizes = tuple(random.randint(1, size) for size in shape.spatial)
         return (random.choice((s.adaptive_avg_pool, s.adaptive_max_pool))(sizes),)
+    dilation = random.choice((1, 1, 2))
+    if not all(_filled(size, kernel, stride, padding, dilation) for size in shape.spatial):
+        dilation = 1
     return (
         random.choice(
             (
-                s.max_pool(kernel, stride, padding, random.choice((1, 1, 2)), ceil),
+                s.max_pool(kernel, stride, padding, dilation, ceil),
                 s.avg_pool(kernel, stride, padding, ceil, random.random() < 0.5),
                 s.lp_pool(2, kernel, stride, ceil),
             )
         ),
     )
+
+
+def _filled(size: int, kernel: int, stride: int | None, padding: int, dilation: int) -> bool:
+    """Whether each window of an axis holds a value: torch's gradient of one that holds none is
+    written beyond the tensor's memory.
+    """
+    early = range(-padding, 0, stride or kernel)  # others begin at a value
+    return all(any(0 <= at + tap * dilation < size for tap in range(kernel)) for at in early)
 
 
 def _norm(random: Random, shape: Shape, tensors: Tensors) -> tuple[Stage, ...]:
