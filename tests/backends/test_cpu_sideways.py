@@ -1,27 +1,13 @@
 """Short rows of many samples: the core puts these side by side, so that rows are long."""
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
+from tests.backends.test_cpu_short_rows import definition, integers
 from transfuse import conv_transpose
 from transfuse.stages import Stage, add, relu, softmax, sum
 
-CONVOLUTIONS = {1: F.conv_transpose1d, 2: F.conv_transpose2d}
 FORMS = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
-
-
-def integers(*dims: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-2, 3, dims, generator=generator).float()
-
-
-def definition(x: Tensor, weight: Tensor, **options: Any) -> Tensor:
-    found: Tensor = CONVOLUTIONS[x.dim() - 2](x.double(), weight.double(), **options)
-    return found
 
 
 @pytest.mark.parametrize("form", FORMS)
