@@ -260,6 +260,8 @@ def test_compute_sanitizer(tool: str, slug: str) -> None:
     if sanitizer is None:
         pytest.skip("no compute-sanitizer on the path")
     options = [f"--tool={tool}", "--error-exitcode=9", "--kernel-name", "kns=convolve"]
+    if tool == "memcheck":  # to ask for one parameter more than there are is how they are counted
+        options += ["--report-api-errors", "no"]
     done = subprocess.run(
         [sanitizer, *options, sys.executable, "-c", SMALL, slug],
         capture_output=True,

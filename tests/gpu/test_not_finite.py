@@ -107,9 +107,9 @@ def test_calls_between_the_launches_of_others(
             given = [each.data_ptr() for each in (x, weight, out, *operands.values())]
             memory = [*given, *(scratch.data_ptr() + at for at, _, _ in launch_plan.scratch)]
             for launch in launch_plan.launches[:before]:
-                launch.again(memory, stream)
+                launch.by_triton()(memory, stream)
             other = Triton().run(*made, *tensors[1 - which])
             for launch in launch_plan.launches[before:]:
-                launch.again(memory, stream)
+                launch.by_triton()(memory, stream)
             assert same_bits(out, right[which]), f"another call after {before} launches"
             assert same_bits(other, right[1 - which]), f"a call after {before} launches of another"

@@ -45,8 +45,9 @@ def launched(chain: Chain, problem: Problem) -> Iterator[tuple[str, str]]:
     memory = calls.given(*tensors)
     memory += [torch.empty(1, dtype=dtype, device="meta") for _, _, dtype in made.scratch]
     for launch in made.launches:
-        ops = [each.ops.ops for each in launch.arguments if isinstance(each, StoredEpilogue)]
-        name = " ".join([launch.kernel.name, *(op for each in ops for op in each)])
+        runs = [each.runs for each in launch.arguments if isinstance(each, StoredEpilogue)]
+        ops = [op for each in runs for run in each for op in run.ops]
+        name = " ".join([launch.kernel.name, *ops])
         yield name, launch.build(memory, CAPABILITY).key
 
 

@@ -6,6 +6,9 @@ from transfuse.problem import Shape
 from transfuse.stages.actions import Pool
 from transfuse.stages.running import Running
 
+RESIDENT = ("group_norm", "space_softmax")
+"""Ops that take every position of a sample at once."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -85,7 +88,7 @@ class Segment:
     @property
     def resident(self) -> TileOp | None:
         """The norm whose statistic a tile takes for itself."""
-        found = [step for step in self.after if step.op in ("group_norm", "space_softmax")]
+        found = [step for step in self.after if step.op in RESIDENT]
         return found[0] if found else None
 
 
@@ -104,6 +107,12 @@ class Lowered:
 def power(n: int) -> int:
     """The power of two that holds ``n``."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def in_pieces(n: int, most: int) -> tuple[int, int]:
+    """How many pieces hold ``n``, and the size of each: few, as a kernel is built for each."""
+    tile = stepped(n, most)
+    return (8, tile // 8) if n > most // 64 else (1, tile)
 
 
 def stepped(n: int, most: int) -> int:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from transfuse.backends.triton.segments import Part, TileOp
+from transfuse.backends.triton.segments import RESIDENT, Part, TileOp
 from transfuse.backends.triton.store.key import sources
 from transfuse.backends.triton.strides import Five, inner
 from transfuse.backends.triton.told import all_told
@@ -41,11 +42,23 @@ class OpTable:
     """Of maps: each tensor that has more than a value per channel."""
     sources: str = SOURCES
 
-    def rest(self, first: int) -> "OpTable":
-        """The ops from ``first`` on."""
+    @property
+    def resident(self) -> bool:
+        """Whether the first op takes every position of a sample."""
+        return self.ops[0] in RESIDENT
+
+    @property
+    def runs(self) -> "tuple[OpTable, ...]":
+        """The same ops, each that takes every position by itself."""
+        borders = [i for i, op in enumerate(self.ops) if op in RESIDENT]
+        cuts = sorted({0, len(self.ops), *borders, *(i + 1 for i in borders)})
+        return tuple(self.part(*each) for each in pairwise(cuts))
+
+    def part(self, first: int, end: int | None = None) -> "OpTable":
+        """The ops from ``first`` on, up to ``end``."""
         columns = (self.ops, self.at, self.number, self.size, self.count, self.factor, self.expr)
-        rest = (each[first:] for each in (*columns, self.tensors, self.places))
-        return OpTable(*rest)  # type: ignore[arg-type]
+        part = (each[first:end] for each in (*columns, self.tensors, self.places))
+        return OpTable(*part)  # type: ignore[arg-type]
 
 
 class OpArguments:

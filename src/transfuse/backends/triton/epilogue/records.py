@@ -76,7 +76,9 @@ class StoredEpilogue:
 
     block_c: int
     block_p: int
-    ops: OpTable
+    pieces: int  # of ``block_p`` positions each, in one tile
+    few: int  # so many of these are taken where they hold all positions
+    runs: tuple[OpTable, ...]
     late: str
     over_batch: bool
     summed: bool
@@ -88,6 +90,10 @@ class StoredEpilogue:
     inner: int
     unit: int  # results of 16 bytes
     wide: bool
+    linear: (
+        bool  # positions follow each other at one stride, where they come from and where they go
+    )
+    whole: bool  # blocks hold real channels alone
 
 
 class StoredSizes(NamedTuple):

@@ -10,33 +10,35 @@ import triton.language as tl
 from transfuse.backends.triton.epilogue.arithmetic import larger, negative
 from transfuse.backends.triton.epilogue.places_kernel import channel_offsets, kept, offsets, write
 from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
-from transfuse.backends.triton.epilogue.statistics_kernel import gather, put
+from transfuse.backends.triton.epilogue.resident_kernel import across
+from transfuse.backends.triton.epilogue.statistics_kernel import gather, join, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
 from transfuse.backends.triton.told_kernel import parted, plain
 
 
 @triton.jit
-def finish_tile(
-    source, out, partials, operands, sizes, to, gathered,
-    F: tl.constexpr, ACC: tl.constexpr, UNIT: tl.constexpr,
-):  # fmt: skip
-    """A tile of a group of channels; ``UNIT`` neighbours are one aligned piece."""
-    OPS: tl.constexpr = F.ops
-    LATE: tl.constexpr = F.late
-    INNER: tl.constexpr = F.source_inner
-    program, tile = parted(tl.program_id(0), sizes.tiles)
-    n, of_channels = parted(program, sizes.groups)
-    inner = tl.arange(0, F.block_c)
-    channel = of_channels * plain(sizes.group) + inner
-    live = (inner < plain(sizes.group)) & (channel < plain(sizes.channels))
-    p = tile * F.block_p + tl.arange(0, F.block_p)
-    there = p < plain(sizes.positions)
+def places(p, n, sizes, F: tl.constexpr):
+    """Of the positions of a piece: which are there, where each belongs, that as offsets take it."""
     d, rest = parted(p, sizes.plane)
     h, w = parted(rest, sizes.line)
     spot = Coordinates(n, d, h, w)
-    place = offsets(spot, sizes.source, INNER, F.wide, UNIT)
+    at = spot
+    if F.linear:  # as if they were of one line: no division is left, unless an operand asks for it
+        at = Coordinates(n, 0 * n, 0 * n, p)
+    return p < plain(sizes.positions), spot, at
+
+
+@triton.jit
+def load_piece(
+    source, there, at, channels, operands, sizes,
+    F: tl.constexpr, ACC: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """The values of a piece; shares of a window's members meet here."""
+    channel, live = channels
+    INNER: tl.constexpr = F.source_inner
+    place = offsets(at, sizes.source, INNER, F.wide, UNIT)
     base = channel_offsets(channel, sizes.source, INNER, F.wide, UNIT)
-    here = kept(live, there, INNER, UNIT)
+    here = kept(live, there, INNER, UNIT, F.whole)
     first = source + (base[:, None] + place[None, :])
     v = tl.load(first, mask=here, other=0.0).to(ACC)
     if F.shared:
@@ -55,8 +57,57 @@ def finish_tile(
                 v = larger(v, more)
         if F.window == "sign":
             v = v * flip
+    return v
+
+
+@triton.jit
+def after_run(
+    pieces, theres, spots, n, channels, operands, sizes, F: tl.constexpr, WHICH: tl.constexpr
+):  # fmt: skip
+    """The pieces after a run of ops, one by one; or after one op that takes every position."""
+    RUN: tl.constexpr = F.runs[WHICH]
+    found = ()
+    if RUN.resident:
+        heres = ()
+        for i in tl.static_range(len(pieces)):
+            heres = heres + (kept(channels.live, theres[i], 1, 1, F.whole),)
+        found = across(pieces, heres, plain(sizes.positions), operands.numbers, RUN)
+    else:
+        for i in tl.static_range(len(pieces)):
+            v, there = pieces[i], theres[i]
+            v = apply_ops(v, channels, there, n, operands, RUN, 0, F.whole, at=spots[i])
+            found = found + (v,)
+    return found
+
+
+@triton.jit
+def finish_tile(
+    source, out, partials, operands, sizes, to, gathered,
+    F: tl.constexpr, ACC: tl.constexpr, UNIT: tl.constexpr, PIECES: tl.constexpr,
+):  # fmt: skip
+    """A tile of a group of channels, ``PIECES`` of it; ``UNIT`` neighbours are one aligned piece of
+    memory."""
+    LATE: tl.constexpr = F.late
+    program, tile = parted(tl.program_id(0), sizes.tiles)
+    n, of_channels = parted(program, sizes.groups)
+    inner = tl.arange(0, F.block_c)
+    channel = of_channels * plain(sizes.group) + inner
+    live = (inner < plain(sizes.group)) & (channel < plain(sizes.channels))
     channels = Channels(channel, live)
-    v = apply_ops(v, channels, there, n, operands, plain(sizes.positions), OPS, 0, at=spot)
+    pieces = ()
+    theres = ()
+    spots = ()
+    ats = ()
+    for i in tl.static_range(PIECES):
+        p = (tile * F.pieces + i) * F.block_p + tl.arange(0, F.block_p)
+        there, spot, at = places(p, n, sizes, F)
+        v = load_piece(source, there, at, channels, operands, sizes, F, ACC, UNIT)
+        pieces = pieces + (v,)
+        theres = theres + (there,)
+        spots = spots + (spot,)
+        ats = ats + (at,)
+    for i in tl.static_range(len(F.runs)):
+        pieces = after_run(pieces, theres, spots, n, channels, operands, sizes, F, i)
     if F.summed:
         channel = tl.arange(0, 1)
         live = channel == 0
@@ -65,10 +116,30 @@ def finish_tile(
             row = channel * plain(sizes.batch) + n
         else:
             row = n * plain(gathered.counted) + channel
-        at = partials + row.to(tl.int64) * plain(sizes.tiles[0]) + tile
-        put(at, plain(gathered.plane), gather(v, there, LATE), live)
+        own = partials + row.to(tl.int64) * plain(sizes.tiles[0]) + tile
+        partial = gather(pieces[0], theres[0], LATE)
+        for i in tl.static_range(1, PIECES):
+            partial = join(partial, gather(pieces[i], theres[i], LATE), LATE)
+        put(own, plain(gathered.plane), partial, live)
     if F.stored:
-        write(out, v, Channels(channel, live), there, spot, n * 0, to, F, UNIT)
+        WHOLE: tl.constexpr = F.whole or F.summed
+        channels = Channels(channel, live)
+        for i in tl.static_range(PIECES):
+            write(out, pieces[i], channels, theres[i], ats[i], n * 0, to, F, UNIT, WHOLE)
+
+
+@triton.jit
+def finish_pieces(
+    source, out, partials, operands, sizes, to, gathered,
+    F: tl.constexpr, ACC: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """A tile of all its pieces, or of as many as positions reach: one build serves both."""
+    FEW: tl.constexpr = F.few
+    ALL: tl.constexpr = F.pieces
+    if plain(sizes.positions) <= FEW * F.block_p:
+        finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, UNIT, FEW)
+    else:
+        finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, UNIT, ALL)
 
 
 @triton.jit
@@ -82,7 +153,13 @@ def finish(
     """
     UNIT: tl.constexpr = F.unit
     operands = Operands(tensors, numbers, strides)
-    if plain(to.even) > 0:
-        finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, UNIT)
+    if F.pieces == 1:
+        if plain(to.even) > 0:
+            finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, UNIT, 1)
+        else:
+            finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, 1, 1)
     else:
-        finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, 1)
+        if plain(to.even) > 0:
+            finish_pieces(source, out, partials, operands, sizes, to, gathered, F, ACC, UNIT)
+        else:
+            finish_pieces(source, out, partials, operands, sizes, to, gathered, F, ACC, 1)

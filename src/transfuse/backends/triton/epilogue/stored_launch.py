@@ -9,12 +9,17 @@ from transfuse.backends.triton.epilogue.op_table import OpArguments
 from transfuse.backends.triton.epilogue.records import StoredEpilogue, StoredSizes
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.lower import MOST_ELEMENTS
-from transfuse.backends.triton.segments import Segment, power, stepped
-from transfuse.backends.triton.strides import CHANNELS, Order, inner, three, wide
+from transfuse.backends.triton.segments import Segment, in_pieces, power
+from transfuse.backends.triton.strides import CHANNELS, Order, inner, linear, three, wide
 from transfuse.backends.triton.told import all_told, divisor, told
 
 FINISH = Kernel("epilogue.stored_kernel", "finish", static=2)
 
+OF_A_THREAD = 32
+"""Elements of a thread; half of them where shares of a window meet, since each is then loaded
+while another is held."""
+FEW = 5
+"""Pieces of eight, where these are enough."""
 REGISTERS = 64
 """Of a thread: with more, too few programs share a multiprocessor to keep its memory busy."""
 ALONG_CHANNELS = 80
@@ -33,10 +38,10 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     if not each.channel_stage:
         group = resident.size if resident is not None else min(channels, 16)
     block_c = max(2, power(group))  # tile ops take an axis of 1 for a sum over channels
-    if resident is None:
-        block_p = max(16, min(128, 8192 // block_c))
-    else:  # a tile holds every position
-        block_p = stepped(positions, MOST_ELEMENTS // block_c)
+    elements = OF_A_THREAD // 2 if source.parts > 1 else OF_A_THREAD
+    pieces, block_p = 1, max(16, min(128, 256 * elements // block_c))
+    if resident is not None:  # a tile holds every position
+        pieces, block_p = in_pieces(positions, MOST_ELEMENTS // block_c)
     order = Order(sizes, 1, ordered=True)
     arguments = OpArguments(draft.spread, lambda strides: draft.unit(order, group, strides))
     table = arguments.table(each.after)
@@ -49,7 +54,9 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
     what = StoredEpilogue(
         block_c=block_c,
         block_p=block_p,
-        ops=table,
+        pieces=pieces,
+        few=FEW,
+        runs=table.runs,
         late=draft.kind(each.late),
         over_batch=statistic is not None and statistic.over_batch,
         summed=each.summed,
@@ -61,8 +68,11 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
         inner=inner(out.strides),
         unit=unit,
         wide=wide(each.source, source.strides) or wide(each.result, out.strides),
+        linear=linear(sizes, source.strides) and linear(sizes, out.strides),
+        whole=group == block_c and channels % group == 0,
     )
-    tiles, groups = -(-positions // block_p), -(-channels // group)
+    tile = pieces * block_p
+    tiles, groups = -(-positions // tile), -(-channels // group)
     gathered = draft.gather(each, batch * tiles, 1)
     told_sizes = StoredSizes(
         batch=told(batch),
@@ -82,7 +92,7 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
         spread_strides(arguments), At(gathered.partials), told_sizes,
         to, draft.gathered(each, gathered), what, draft.acc,
     ]  # fmt: skip
-    warps = min(32, max(1, block_c * block_p // 1024))
+    warps = min(32, max(1, block_c * power(tile) // (32 * elements)))
     options = {"num_warps": warps}
     if draft.item < 8 and warps <= 8:
         options["maxnreg"] = ALONG_CHANNELS if what.inner == CHANNELS else REGISTERS

@@ -44,7 +44,6 @@ def apply_ops(
     valid,
     n,
     operands,
-    positions,  # of a sample, where the tile holds all of them
     S: tl.constexpr,
     AXIS: tl.constexpr,
     WHOLE: tl.constexpr = False,  # the tile has no channels but real ones
@@ -108,18 +107,4 @@ def apply_ops(
         elif S.ops[i] == "bounded_apply":
             total = statistic(tensors, S.at[i] + 1, n, channel, live, v, 1, S.count[i], AXIS)
             v = bounded_exp(v) * total
-        elif S.ops[i] == "group_norm":  # the tile is one group of one sample
-            here = tl.expand_dims(valid, AXIS)
-            if v.shape[AXIS] > 1:
-                here = here & spread(live, AXIS)
-            size = positions * S.size[i]
-            v = tl.where(here, v, 0.0)
-            v = v - tl.sum(v) / size
-            square = tl.sum(tl.where(here, v * v, 0.0)) / size
-            v = v * (1.0 / tl.sqrt(square + number(numbers, S.at[i], v)))
-        elif S.ops[i] == "space_softmax":  # the tile holds every position
-            here = tl.expand_dims(valid, AXIS)
-            v = tl.where(here, v, float("-inf"))
-            v = tl.exp(v - tl.expand_dims(tl.max(v, 1 - AXIS), 1 - AXIS))
-            v = v * tl.expand_dims(1.0 / tl.sum(tl.where(here, v, 0.0), 1 - AXIS), 1 - AXIS)
     return v

@@ -78,7 +78,8 @@ class PackedInput:
 
     ``inner``: the axis along which it lies side by side; ``unit``: so many of them, or of those of
     a window's line, are one aligned piece; ``run``: elements of a window that lie side by side and
-    are loaded at once; ``padded``: the copy's channels are a multiple of ``PADDED``.
+    are loaded at once; ``padded``: the copy's channels are a multiple of ``PADDED``; ``grouped``:
+    they are those of several groups; ``whole``: blocks of them hold real channels alone.
     """
 
     inner: int
@@ -92,6 +93,8 @@ class PackedInput:
     low: int
     samples_last: bool
     padded: bool
+    grouped: bool
+    whole: bool
     block_c: int
     block_p: int
     before: OpTable
@@ -109,6 +112,11 @@ class PackedInput:
     def samples(self) -> int:
         """Samples of one program: side by side in the copy, if they are innermost there."""
         return 4 if self.samples_last else 1
+
+    @property
+    def plain(self) -> bool:
+        """Nothing is done with the input: what is not there is loaded as 0 and stays 0."""
+        return not (self.pool or self.before.ops or self.after.ops)
 
 
 class InputSizes(NamedTuple):

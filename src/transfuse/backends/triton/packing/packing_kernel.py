@@ -50,17 +50,22 @@ def copy_input(program, x, rows, operands, S, C: tl.constexpr, ACC: tl.constexpr
     inputs = all_plain(S.inputs)
     plane = plain(S.plane)
     inside = (d >= 0) & (d < inputs[0]) & (h < inputs[1]) & (w < inputs[2]) & (at < plane)
-    group, own = parted(slot, S.kept)
     width = padded(S.width, C.padded)
-    channel = group * plain(S.group_channels) + own
-    live = (slot < width) & (own < plain(S.group_channels))
+    if C.grouped:
+        group, own = parted(slot, S.kept)
+        channel = group * plain(S.group_channels) + own
+        live = (slot < width) & (own < plain(S.group_channels))
+    else:
+        channel = slot
+        live = slot < plain(S.group_channels)
     batch = plain(S.batch)
     deep = plain(S.deep[0])
     for i in tl.static_range(SAMPLES):
         n = first * SAMPLES + i
         there = inside & (n < batch)
         v = sources(x, (n, d, h, w), of_plane, Channels(channel, live), there, operands, S, C, ACC)
-        v = tl.where(live[:, None] & there[None, :], v, 0.0)
+        if not C.plain:
+            v = tl.where(kept(live, there, 1, 1, C.whole), v, 0.0)
         if C.tf32:
             v = nearest_tf32(v)
         if C.samples_last:
@@ -73,7 +78,7 @@ def copy_input(program, x, rows, operands, S, C: tl.constexpr, ACC: tl.constexpr
         if C.far:
             place = at.to(tl.int64) * step
         target = rows + row * width + (place[None, :] + slot[:, None])
-        keep = (slot < width)[:, None] & (at < plane)[None, :] & (n < batch)
+        keep = kept(slot < width, (at < plane) & (n < batch), 1, 1, C.whole)
         tl.store(target, narrow(v, rows.dtype.element_ty), mask=keep)
 
 
@@ -93,9 +98,9 @@ def sources(x, at, of_plane, channels, there, operands, S, C: tl.constexpr, ACC:
     c = channel_offsets(channel, S.strides, INNER, C.wide, UNIT)
     if C.pool == "":
         place = offsets(Coordinates(0 * d, d, h, w), S.strides, INNER, C.wide, UNIT)
-        here = kept(live, there, INNER, UNIT)
+        here = kept(live, there, INNER, UNIT, C.whole)
         v = tl.load(base + (c[:, None] + place[None, :]), mask=here, other=0.0).to(ACC)
-        v = apply_ops(v, channels, live, n, operands, 1, BEFORE, 0)
+        v = apply_ops(v, channels, live, n, operands, BEFORE, 0)
     else:
         size = all_plain(S.source)
         v = tl.full([BLOCK_C, BLOCK_P], float("-inf") if C.pool == "max" else 0.0, ACC)
@@ -114,9 +119,9 @@ def sources(x, at, of_plane, channels, there, operands, S, C: tl.constexpr, ACC:
                 found = there & (u >= 0) & (u < size[2])
             found &= (z >= 0) & (z < size[0]) & (y >= 0) & (y < size[1])
             place = offsets(Coordinates(0 * z, z, y, u), S.strides, INNER, C.wide, UNIT)
-            here = kept(live, found, INNER, UNIT)
+            here = kept(live, found, INNER, UNIT, C.whole)
             part = tl.load(base + (c[:, None] + place[None, :]), mask=here, other=0.0).to(ACC)
-            part = apply_ops(part, channels, live, n, operands, 1, BEFORE, 0)
+            part = apply_ops(part, channels, live, n, operands, BEFORE, 0)
             if C.pool == "max":
                 part = tl.where(here, part, float("-inf"))
                 if RUN > 1:
@@ -127,7 +132,7 @@ def sources(x, at, of_plane, channels, there, operands, S, C: tl.constexpr, ACC:
                 if RUN > 1:
                     part = tl.sum(tl.reshape(part, [BLOCK_C, BLOCK_P, RUN]), 2)
                 v += part
-    return apply_ops(v, channels, live, n, operands, 1, AFTER, 0)
+    return apply_ops(v, channels, live, n, operands, AFTER, 0)
 
 
 @triton.jit

@@ -91,6 +91,8 @@ def _input(
         low=copies.low,
         samples_last=copies.samples_last,
         padded=padded,
+        grouped=copies.groups > 1,
+        whole=copies.channels % block_c == 0 and copies.group_channels == copies.kept,
         block_c=block_c,
         block_p=block_p,
         before=arguments.table(lowered.prologue),

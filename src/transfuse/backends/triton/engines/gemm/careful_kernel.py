@@ -84,5 +84,5 @@ def multiply_carefully(
         channel = of_channels * CHANNELS + tl.arange(0, CHANNELS)
         channels = Channels(channel, channel < plain(sizes.outputs))
         v = sums(x, weight, at, channels, there, sizes, W, ACC)
-        v = apply_ops(v, channels, there, n, operands, 1, AFTER, 0, False, at)
+        v = apply_ops(v, channels, there, n, operands, AFTER, 0, False, at)
         write(out, v, channels, there, at, plain(to.part), to, A, 1)

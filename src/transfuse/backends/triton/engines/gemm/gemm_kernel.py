@@ -154,6 +154,6 @@ def multiply(
         channels = Channels(channel, channel < plain(sizes.outputs))
         at, there = places(n, start, of_phases * T.held, sizes, T)
         v = shuffled(acc, T)
-        v = apply_ops(v, channels, there, n, operands, 1, AFTER, 0, WHOLE, at)
+        v = apply_ops(v, channels, there, n, operands, AFTER, 0, WHOLE, at)
         # There is but one share: that of number 0.
         write(out, v, channels, there, at, plain(to.part), to, A, UNIT, WHOLE)

@@ -31,7 +31,7 @@ def quotient(n, by):
 @gluon.constexpr_function
 def ops_left(pattern, config, after):
     """The ops that are left, where sums start from the first."""
-    return after.after.rest(1 if config.bias(pattern.alone, after.after) >= 0 else 0)
+    return after.after.part(1 if config.bias(pattern.alone, after.after) >= 0 else 0)
 
 
 @gluon.constexpr_function
@@ -87,7 +87,7 @@ def finish_tile(
     channel += first
     live = alive(channel, sizes.channels, 1, P)
     n0, there, _ = places(p, tile, sizes, 1, 1, CONSUMER, P, C)
-    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, AXIS, P.whole)
+    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, OPS, AXIS, P.whole)
     if A.late != "":
         LATE: gl.constexpr = A.late
         gl.static_assert(AXIS == 0, "a statistic takes channels first")

@@ -278,7 +278,7 @@ def finish_box(v, box, share, results, sizes, P: gl.constexpr, A: gl.constexpr):
     depth, height, width = sizes.results
     there = (n < sizes.batch) & (d < depth) & (h < height) & (w < width)
     live = alive(channel, sizes.channels, 1, P)
-    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, 1, OPS, 0, P.whole)
+    v = apply_ops(v, Channels(channel, live), there, n0, results.operands, OPS, 0, P.whole)
     of_samples, of_channels, of_depth, of_height, of_width = sizes.strides
     place = n.to(gl.int64) * of_samples + d.to(gl.int64) * of_depth
     place += h.to(gl.int64) * of_height + w.to(gl.int64) * of_width

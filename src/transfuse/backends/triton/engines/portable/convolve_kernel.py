@@ -62,7 +62,7 @@ def meet(
         for member in range(share * plain(S.share), (share + 1) * plain(S.share)):
             part = outputs(factors, cell, member, block, S, T, M)
             there = member_places(p, cell, member, S, T)
-            part = apply_ops(part, block.channels, there, cell.n0, operands, 1, BEFORE, 0, WHOLE)
+            part = apply_ops(part, block.channels, there, cell.n0, operands, BEFORE, 0, WHOLE)
             if EARLY != "":
                 full = full_of_members(cell, member, S, T)
                 partial = join(partial, gather_tile(part, there, full, EARLY, BOXES), EARLY)
@@ -150,7 +150,7 @@ def compute(
             cell = Cell(tile, n0, cd, ch, cw + j)
             v, partial = meet(factors, cell, block, share, partial, operands, S, T, A, M)
             spot, there = result_places(p, cell, S, T, 1)
-            v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
+            v = apply_ops(v, channels, there, n0, operands, AFTER, 0, WHOLE, spot)
             full = full_of_results(cell, 1, S, T)
             partial = join(partial, gather_tile(v, there, full, LATE, BOXES), LATE)
     else:
@@ -173,7 +173,7 @@ def compute(
             v = one
         cell = Cell(tile, n0, cd, ch, cw)
         spot, there = result_places(tl.arange(0, POSITIONS * JOINED), cell, S, T, JOINED)
-        v = apply_ops(v, channels, there, n0, operands, 1, AFTER, 0, WHOLE, spot)
+        v = apply_ops(v, channels, there, n0, operands, AFTER, 0, WHOLE, spot)
         if A.summed:
             channel = tl.arange(0, 1)
             live = channel == 0
