@@ -51,6 +51,19 @@ def test_integers(kind: str, seed: int, interpreter: Child) -> None:
     swept(interpreter, drawn(seed, kind, "integers"), exact=kind in EXACT)
 
 
+def test_slots_of_other_sweeps(interpreter: Child) -> None:
+    """Partials of programs that share a result go to scratch memory, not to the slots behind."""
+    x = torch.arange(200_000, dtype=torch.float32) % 7
+    values = View(0, torch.float32, (1, len(x)), (0, 1))
+    fold = Fold((View(1, torch.float32, (1,), (1,)),), "sum", (("x", values),))
+    others = [torch.full((4096,), 5.0) for _ in range(3)]
+    answer = interpreter(sweep=fold, slots=[x, torch.zeros(1), *others])
+    assert answer["launches"] == ["fold", "join"]
+    for slots in answer["slots"]:
+        assert slots[1].item() == x.sum().item()
+        assert all(torch.equal(a, b) for a, b in zip(slots[2:], others, strict=True))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", seeds(1, 20))
 @pytest.mark.parametrize("fill", ["real", "special"])

@@ -4,8 +4,10 @@
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence as Some
 
 import torch
+from torch import Tensor
 
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.sequence import Sequence
@@ -31,7 +33,19 @@ def launches(
     return slide_launch.launches(sweep, at)
 
 
-def prepare(sweep: Sweep, device: torch.device) -> Sequence:
+class Alone(Sequence):
+    """The launches of one sweep, called with the tensors of all slots, also of other sweeps'.
+
+    What comes after its own has the numbers of its scratch memory, and is left out.
+    """
+
+    slots = 0
+
+    def __call__(self, tensors: Some[Tensor]) -> None:
+        super().__call__(tensors[: self.slots])
+
+
+def prepare(sweep: Sweep, device: torch.device) -> Alone:
     """A sweep by itself: it is called with the tensors of all slots, in order."""
     seen = views(sweep)
     slots, pieces, end = max(seen) + 1, [], 0
@@ -43,7 +57,8 @@ def prepare(sweep: Sweep, device: torch.device) -> Sequence:
         return slots + len(pieces) - 1
 
     found = launches(sweep, lambda slot: slot, memory)
-    sequence = Sequence(device, found, pieces, end)
+    sequence = Alone(device, found, pieces, end)
+    sequence.slots = slots
     unread = torch.uint8  # a slot that belongs to another sweep
     sequence.foresee([seen[at].dtype if at in seen else unread for at in range(slots)])
     return sequence
