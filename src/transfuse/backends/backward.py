@@ -123,6 +123,8 @@ class Backward:
             if dw is not None:
                 found[WEIGHT] = dw.to(weight.dtype)
             if dx is not None and self.before:
+                # Sweeps read it where it lies, often over and over: in the order of their results.
+                dx = dx.contiguous(memory_format=memory_format(dx.shape, self.last))
                 more, dx = self.before(dx, {READ: x}, operands)
                 found |= {k: found[k] + each if k in found else each for k, each in more.items()}
             if dx is not None:
@@ -399,7 +401,7 @@ class Backward:
     ) -> tuple[Reversal, Seen]:
         """The reversal of a tape, and the gradient by the values that it begins with."""
         tape.end()
-        reversal = Reversal(tape, self.wanted)
+        reversal = Reversal(tape, self.wanted, self.kernels.common)
         g = reversal.back(Seen(Buffer(dims, given=GRAD), same))
         if bias is not None and bias in self.wanted:
             reversal.by_channel(bias, g)

@@ -86,7 +86,13 @@ class Scatter(Protocol):
 
 
 class Kernels(Protocol):
-    """What a fused backend brings for the legs of a route, and for those of gradients."""
+    """What a fused backend brings for the legs of a route, and for those of gradients.
+
+    ``common``: of exponentials and the like, how many must be saved for each element before it is
+    worth a way to memory and back.
+    """
+
+    common: int
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         """The convolution with the stages around it that its kernel holds."""

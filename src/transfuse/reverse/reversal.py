@@ -40,8 +40,6 @@ from transfuse.sweeping import (
 
 SHARED = 8
 """Values that a sum which others share goes over, at least."""
-COMMON = 4
-"""Costly parts that gradients of a region must save before something is stored for them."""
 G = symbol("g")
 """The gradient that comes in."""
 
@@ -85,12 +83,13 @@ class Slope:
 class Reversal:
     """The steps that take a gradient back over a tape, and what they find on the way.
 
-    ``wanted``: operands whose gradients are asked for; ``found``: the parts of each, one for every
-    place where it is used, as buffers of its values in their order.
+    ``wanted``: operands whose gradients are asked for; ``common``: costly parts that gradients of a
+    region must save before something is stored for them; ``found``: the parts of each operand's
+    gradient, one for every place where it is used, as buffers of its values in their order.
     """
 
-    def __init__(self, tape: Tape, wanted: Collection[str]) -> None:
-        self.tape, self.wanted = tape, wanted
+    def __init__(self, tape: Tape, wanted: Collection[str], common: int) -> None:
+        self.tape, self.wanted, self.common = tape, wanted, common
         self.steps: list[Step] = []
         self.found: dict[str, list[Buffer]] = {}
         self.slope: Slope | None = None
@@ -273,7 +272,7 @@ class Reversal:
             if isinstance(part, Call) and not part.logical and "x" in part.names
         }
         piece = max(worth, key=lambda part: worth[part], default=None)
-        if piece is None or worth[piece] < COMMON or written_out(piece, 1) > LARGEST:
+        if piece is None or worth[piece] < self.common or written_out(piece, 1) > LARGEST:
             return
         self._made += 1
         name = f"common{self._made}"

@@ -87,6 +87,8 @@ def _refuses(chain: Chain, problem: Problem) -> str:
 class _Kernels:
     """The core and the sweeps of this backend."""
 
+    common = 4
+
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)
 

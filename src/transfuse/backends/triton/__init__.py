@@ -115,6 +115,8 @@ def _overlapping(chain: Chain, problem: Problem) -> str:
 class _Kernels:
     """The convolution's kernels and the sweeps of this backend."""
 
+    common = 16
+
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)
 

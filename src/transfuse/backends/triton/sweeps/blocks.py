@@ -217,3 +217,9 @@ def widest(size: int, blocks: Sequence[int]) -> int:
         if -(-size // block) * block <= 2 * size:
             return block
     return blocks[-1]
+
+
+def fitting(size: int, blocks: Sequence[int]) -> int:
+    """The first of these blocks that leaves little more idle than the one that leaves least."""
+    taken = [-(-size // block) * block for block in blocks]
+    return next(b for b, all_ in zip(blocks, taken, strict=True) if 4 * all_ <= 5 * min(taken))

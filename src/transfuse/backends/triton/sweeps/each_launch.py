@@ -7,7 +7,7 @@ from typing import Any
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import parts
-from transfuse.backends.triton.sweeps.blocks import Across, Axis, Laid, axes, laid, merged, widest
+from transfuse.backends.triton.sweeps.blocks import Across, Axis, Laid, axes, fitting, laid, merged
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.sweeps import Each, View
 
@@ -15,9 +15,11 @@ EACH = Kernel("sweeps.each_kernel", "each", static=4)
 
 ELEMENTS = 2048
 """Of a block."""
-COLUMNS = (2048, 128, 8)
+COLUMNS = (2048, 128, 64, 32, 8)
 MANY = 32
-"""Where results and values have different innermost axes, those at least so long share a block."""
+"""Columns of a block at least, where there are as many: shorter axes are walked with those around
+them. Also, where results and values have different innermost axes of so many, these share a block.
+"""
 
 
 def launches(sweep: Each, at: Callable[[int], int]) -> list[Launch]:
@@ -39,9 +41,12 @@ def _laid(views: Sequence[View]) -> Laid:
     *outer, inner = found or [Axis(1, (0,) * len(views))]
     beside = _beside(outer, inner, len(views))
     if beside is None:
-        columns = widest(inner.size, COLUMNS)
+        along = Across([inner], 1)
+        while outer and along.count < MANY:
+            along = Across([outer.pop(), *along.axes], 1)
+        columns = fitting(along.count, COLUMNS)
         rest = Across(outer, ELEMENTS // columns, even=False)
-        return laid(views, rest, Across([inner], columns))
+        return laid(views, rest, replace(along, block=columns))
     others = [axis for axis in outer if axis is not beside]
     rows, cols = Across([*others, beside], 64, flat=False), Across([inner], 64)
     if inner.size < MANY:
