@@ -1,6 +1,7 @@
 """The command line. Every command has --json; a bad argument is one line and exit status 2."""
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "fuse": fuse,
     "list": list_operators,
     "show": show,
