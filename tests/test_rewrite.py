@@ -40,7 +40,7 @@ from transfuse.stages import (
     sqrt,
     tanh,
 )
-from transfuse.stages.norm import BatchApply, BatchStatistics
+from transfuse.stages.batch_halves import BatchApply, BatchStatistics
 from transfuse.stages.reduce import Softmax
 from transfuse.stages.window import AvgPool, ExtremumPool
 

@@ -19,7 +19,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
-from transfuse import dispatch, plain
+from transfuse import dispatch, open_numbers, plain
 from transfuse.backends import Backend
 from transfuse.backends.base import Executable, prepared
 from transfuse.chain import Chain
@@ -88,6 +88,9 @@ def call(
                 output_padding=output_padding, dilation=dilation, groups=groups,
                 output_size=output_size, out=out, backend=backend, precision=precision,
             )  # fmt: skip
+    if scalars and is_dynamo_compiling():
+        scalars, opened = open_numbers.of_scalars(chain, x, scalars)
+        operands = {**operands, **opened}
     operands = _alike(chain, x, operands)
     unbatched = isinstance(x, Tensor) and x.dim() == chain.conv.rank + 1
     whole, into = x, out

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
+from transfuse import open_numbers
 from transfuse.chain import Chain
 from transfuse.checks import Size
 from transfuse.front import call
@@ -378,7 +379,8 @@ def _convolve(
                 f"axes), but got {list(weight.shape)}"
             )
     if before or then:
-        before, then = _listed("before", before), _listed("then", then)
+        before = open_numbers.of_stages(x, _listed("before", before))
+        then = open_numbers.of_stages(x, _listed("then", then))
         whole, tensors = outlines(rank, bias, before, then)
         if has_torch_function(tensors):
             return _handed_over(

@@ -57,7 +57,10 @@ def test_stages_over_channels(isa: str, stage: Stage) -> None:
 
 
 def test_the_same_weights_with_few_samples_and_many(isa: str) -> None:
-    """They are packed in another order for each."""
+    """They are packed in another order for each, and where rows are paired for both into as many
+    bytes, so that one pack could be taken for the other. That takes rows of 4 and more, which are
+    short where the microkernel has twelve: in other instruction sets the packs differ in size.
+    """
     weight = integers(64, 20, 5, 5, seed=1)
     for batch in (2, 40, 2, 40):
         x = integers(batch, 64, 5, 4, seed=batch)

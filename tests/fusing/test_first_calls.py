@@ -10,8 +10,9 @@ from torch import Tensor, nn
 import transfuse
 from tests.fusing import models
 from tests.fusing.alike import drawn, expect_alike, made
-from transfuse.fusing import capture, forwards
+from transfuse.fusing import forwards
 from transfuse.fusing.forwards import MOST
+from transfuse.fusing.tracer import Tracer
 
 X = drawn(2, 3, 4, 5)
 
@@ -115,9 +116,9 @@ def test_a_new_size_is_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     fused, twin = transfuse.fuse(made(models.UNet)), made(models.UNet)
     expect_alike(fused, twin, drawn(1, 2, 8, 8))
     attempts = []
-    run = capture._Tracer.run
+    run = Tracer.run
     monkeypatch.setattr(
-        capture._Tracer, "run", lambda self, *given: attempts.append(given) or run(self, *given)
+        Tracer, "run", lambda self, *given: attempts.append(given) or run(self, *given)
     )
     for sizes in ((2, 2, 12, 8), (1, 2, 16, 4)):
         expect_alike(fused, twin, drawn(*sizes))

@@ -12,6 +12,7 @@ from torch._dynamo import compiled_autograd
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
+from torch.nn.functional import conv_transpose2d, max_pool2d
 
 import transfuse
 from transfuse import fills
@@ -19,10 +20,12 @@ from transfuse.operators import OPERATORS, Operator
 from transfuse.stages import (
     add,
     batch_norm,
+    clamp,
     exp,
     flatten,
     group_norm,
     layer_norm,
+    leaky_relu,
     lp_pool,
     max_pool,
     pointwise,
@@ -35,6 +38,7 @@ from transfuse.stages import sum as sum_stage
 
 X, W, B = torch.randn(2, 4, 7, 9), torch.randn(4, 6, 3, 3), torch.randn(6)
 GLOBAL = [layer_norm("channels", eps=1e-3), scale(0.5)]
+softmax_bias_scale = transfuse.conv_transpose2d_softmax_biasadd_scaling_sigmoid
 gated = pointwise(lambda x, gate: x * gate + 0.25)
 
 
@@ -56,8 +60,7 @@ def unbatched(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 
 def operator(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    softmax = transfuse.conv_transpose2d_softmax_biasadd_scaling_sigmoid
-    return softmax(x, w, b, b, scaling_factor=2.0, stride=2)
+    return softmax_bias_scale(x, w, b, b, scaling_factor=2.0, stride=2)
 
 
 CALLS: list[Callable[..., Tensor]] = [plain, stages, own, unbatched, operator]
@@ -227,7 +230,7 @@ def test_numbers_stand_beside_the_line() -> None:
         return transfuse.conv_transpose(x, w, then=[scale(gain), sigmoid_stage()])
 
     seen = Recorded()
-    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend=seen)
+    compiled = torch.compile(call, fullgraph=True, dynamic=False, backend=seen)
     for number in (0.5, -1 / 3):
         assert compiled(X, W, number).equal(call(X, W, number))
     found = [
@@ -238,6 +241,65 @@ def test_numbers_stand_beside_the_line() -> None:
     ]
     line = "conv_transpose2d -> scale(numbers[0]) -> sigmoid"
     assert repr(found) == repr([([0.5], line), ([-1 / 3], line)])
+
+
+CHANGING: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "scale": (
+        lambda x, w, t: transfuse.conv_transpose(x, w, then=[scale(t)]),
+        lambda x, w, t: conv_transpose2d(x, w) * t,
+    ),
+    "clamp": (
+        lambda x, w, t: transfuse.conv_transpose(x, w, then=[clamp(-1.0, t), max_pool(2)]),
+        lambda x, w, t: max_pool2d(conv_transpose2d(x, w).clamp(-1.0, t), 2),
+    ),
+    "before and computed": (
+        lambda x, w, t: transfuse.conv_transpose(x, w, before=[add(t)], then=[leaky_relu(t / 8)]),
+        lambda x, w, t: torch.nn.functional.leaky_relu(conv_transpose2d(x + t, w), t / 8),
+    ),
+    "operator": (
+        lambda x, w, t: softmax_bias_scale(x, w, B, B, scaling_factor=t),
+        lambda x, w, t: ((conv_transpose2d(x, w, B).softmax(1) + B[:, None, None]) * t).sigmoid(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_a_number_that_changes_from_call_to_call(name: str) -> None:
+    """No more graphs than torch has of the same operations: one for the first number, one for
+    those after it. Not one for each.
+    """
+    counts = []
+    for call in CHANGING[name]:
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(call, fullgraph=True, backend=counter)
+        for number in (0.5, 0.25, 1 / 3, 2.5):
+            torch.testing.assert_close(compiled(X, W, number), call(X, W, number))
+        counts.append(counter.frame_count)
+    ours, torchs = counts
+    assert ours <= min(torchs, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_beside_16_bits_is_not_rounded_to_them(dtype: torch.dtype) -> None:
+    """So it stays a number, at the price of a graph for each."""
+    call, _ = CHANGING["scale"]
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    x, w = X.to(dtype), W.to(dtype)
+    for number in (1 / 3, 1.001):
+        assert compiled(x, w, number).equal(call(x, w, number))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_gradients_beside_a_number_that_changes(dynamic: bool | None) -> None:
+    call, plain = CHANGING["scale"]
+    compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for number in (0.5, 0.25, 1 / 3):
+        ours, theirs = ([t.clone().requires_grad_() for t in (X, W)] for _ in range(2))
+        compiled(*ours, number).square().sum().backward()
+        plain(*theirs, number).square().sum().backward()
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
 
 
 def test_running_statistics() -> None:

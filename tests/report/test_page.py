@@ -23,7 +23,7 @@ from tests.report.made import (
     absent,
 )
 from transfuse.bench.record import OURS, ResultError, append, read
-from transfuse.report import build
+from transfuse.report import build, charts
 from transfuse.report.looks import LOOKS, marks
 from transfuse.report.words import number, seconds, si, times
 
@@ -277,3 +277,9 @@ def test_numbers_keep_three_digits():
     assert ratios == ["0.01x", "0.012x", "0.94x", "1.85x", "12.3x"]
     assert [seconds(v) for v in (0.0042, 3.14159)] == ["4.20 ms", "3.14 s"]
     assert [si(v, "B/s") for v in (12.0, 2.13e10, 4.1e12)] == ["12.0 B/s", "21.3 GB/s", "4.10 TB/s"]
+
+
+def test_the_label_of_a_roof_makes_way_for_a_result():
+    above = charts.beside_end(300, 60, [(20, 50, None), (290, 120, None)])
+    assert above[1] < 60
+    assert charts.beside_end(300, 60, [(250, 48, None)])[1] > 60

@@ -25,7 +25,7 @@ from transfuse.stages import (
     scale,
     tanh,
 )
-from transfuse.stages.norm import BatchStatistics
+from transfuse.stages.batch_halves import BatchStatistics
 
 Z = torch.randn(2, 3, 4, 4)
 MEAN, VAR = torch.zeros(3), torch.ones(3)

@@ -25,7 +25,7 @@ from transfuse.stages import (
     layer_norm,
     rms_norm,
 )
-from transfuse.stages.norm import BatchApply, BatchStatistics
+from transfuse.stages.batch_halves import BatchApply, BatchStatistics
 
 SHAPES = [(3, 4, 5), (2, 4, 3, 5), (2, 4, 2, 3, 2), (1, 4, 7)]
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -11,7 +11,7 @@ from torch import Tensor
 from transfuse import stages as s
 from transfuse.problem import Shape
 from transfuse.stages import Stage
-from transfuse.stages.norm import BatchApply, BatchStatistics
+from transfuse.stages.batch_halves import BatchApply, BatchStatistics
 from transfuse.stages.window import ExtremumPool
 
 from .listener import swept

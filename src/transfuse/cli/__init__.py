@@ -1,6 +1,7 @@
 """The command line. Every command has --json; a bad argument is one line and exit status 2."""
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,10 +22,21 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("list")(list_operators)
-app.command("compile")(compile_)
-for command in (show, check, explain, fuse, bench, tune, report, env):
-    app.command()(command)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "fuse": fuse,
+    "list": list_operators,
+    "show": show,
+    "check": check,
+    "explain": explain,
+    "bench": bench,
+    "report": report,
+    "tune": tune,
+    "compile": compile_,
+    "env": env,
+}
+"""In the order in which a newcomer meets them."""
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 
 
 def _version(wanted: bool) -> None:

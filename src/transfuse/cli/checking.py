@@ -80,7 +80,9 @@ def _result(result: Result) -> dict[str, Any]:
 
 def _print_results(results: list[Result], failures: list[Result]) -> None:
     dtypes = list(dict.fromkeys(result.case.problem.arithmetic for result in results))
-    table = columns("operator", "backend", caption="passed, and the worst error of its budget")
+    table = columns(
+        "operator", "backend", caption="cases passed, and the worst error as a share of its budget"
+    )
     for name in dtypes:
         table.add_column(name)  # where there are five of them, a cell takes two lines
     rows: dict[tuple[str, str], list[Result]] = {}

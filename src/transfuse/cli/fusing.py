@@ -41,10 +41,10 @@ def fuse(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """What becomes of each transposed convolution of a model, what does not, and why.
+    """Which transposed convolutions of a model are fused, with what; which are not, and why.
 
-    Predicted: what the products and bytes of the plan take, and those of torch's operations one by
-    one, at the rates by which plans are made (two cores, or an H200). Measured: here.
+    Predicted: the time of the plan, and of torch's operations one by one, by
+    their products and bytes on two cores or an H200. Measured: on this machine.
     """
     if dtype not in ELEMENTS:
         raise ValueError(f"unknown element type {dtype!r}; known: {', '.join(ELEMENTS)}")

@@ -13,10 +13,11 @@ from torch.utils.benchmark import Timer
 
 from transfuse import dispatch
 from transfuse.fusing.calling import positional
-from transfuse.fusing.capture import FIRST_CALL, Untraceable, seems, transposed
 from transfuse.fusing.forwards import Forward, Version
 from transfuse.fusing.fused_call import FusedCall
+from transfuse.fusing.module_kinds import seems, transposed
 from transfuse.fusing.rewriting import Site
+from transfuse.fusing.stopping import FIRST_CALL, Untraceable
 from transfuse.plan import Plan, machine, staged
 
 if TYPE_CHECKING:

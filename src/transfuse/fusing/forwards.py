@@ -14,8 +14,10 @@ from torch.utils import _pytree as pytree
 from transfuse import log
 from transfuse.fusing.by_size import bypassing
 from transfuse.fusing.calling import Arguments, arguments
-from transfuse.fusing.capture import Captured, Untraceable, capture, mentions
+from transfuse.fusing.capture import Captured, capture
+from transfuse.fusing.module_kinds import mentions
 from transfuse.fusing.rewriting import Site, fuse_graph
+from transfuse.fusing.stopping import Untraceable
 from transfuse.fusing.watching import State, hooked_globally, plain
 
 MOST = 16

@@ -158,17 +158,26 @@ def _roof(panel: list[View], run: Run) -> Plot:
     rates = [y for _, y in spots] + [y for end in ends for _, y in end[:2]]
     across = Axis(low, high, LEFT, RIGHT)
     up = Axis(min(rates) / 2, max(rates) * 2, BOTTOM, TOP)
+    marks = [(across(x), up(y), v) for v, (x, y) in zip(panel, spots, strict=True)]
     lines = []
     for first, second, text, anchor in ends:
         (x1, y1), (x2, y2) = ((across(x), up(y)) for x, y in (first, second))
-        at = (LEFT + 6, BOTTOM - 6) if anchor == "start" else (x2 - 2, y2 - 5)
+        at = (LEFT + 6, BOTTOM - 6) if anchor == "start" else beside_end(x2, y2, marks)
         lines.append(Line(f"{x1},{y1} {x2},{y2}", label=(*at, text, anchor)))
-    marks = [(across(x), up(y), v) for v, (x, y) in zip(panel, spots, strict=True)]
     return Plot(
         panel[0].place, "", _ours_last(marks), lines, [],
         across.ticks(lambda tick: f"{tick:,g}", fewest=2), up.ticks(_prefixed),
         ("flop per byte", "flop/s"),
     )  # fmt: skip
+
+
+def beside_end(
+    x: float, y: float, marks: Iterable[tuple[float, float, object]]
+) -> tuple[float, float]:
+    """Where the label of a level line ends: above it, or below where a mark would cover it."""
+    wide, high = 130, 22  # of the longest label, and the room between it and a mark's middle
+    covered = any(x - wide <= at <= x and y - high <= level <= y for at, level, _ in marks)
+    return x - 2, y + 15 if covered else y - 5
 
 
 def scaling(views: list[View]) -> list[Plot]:

@@ -42,6 +42,10 @@ torch.ops.transfuse.chain(x, weight, [bias], [2.5],
 
 Without gradients, and with nothing of torch's around it, a call goes straight to its backend.
 
+In `torch.compile` a float that changes from call to call, such as `t` in `then=[scale(t)]`, is a
+tensor of the graph, which serves all its values. Beside float16 and bfloat16 there is a graph for
+each: a tensor of their type would round the number.
+
 Each cell is what came of a small chain on that backend, compared with torch:
 
 - **fused**: the backend ran the call.

@@ -50,7 +50,7 @@ from transfuse.stages.activations import (
 )
 from transfuse.stages.base import Env, Kind, Number, Operand, Stage, look_at_fields
 from transfuse.stages.convolution import ConvTranspose
-from transfuse.stages.norm import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
+from transfuse.stages.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from transfuse.stages.pointwise import Function, Map, pointwise
 from transfuse.stages.reduce import amax, amin, log_softmax, logsumexp, mean, softmax, sum
 from transfuse.stages.shape import cat, flatten, pixel_shuffle, squeeze

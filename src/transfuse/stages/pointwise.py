@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isinf
 from operator import is_
@@ -60,6 +60,7 @@ class Map(Stage):
         arguments: its arguments, in order. A tensor among them has one value per channel,
             ``(C,)``, or a shape that torch would broadcast to that of x: a residual, a gate, a mask
         shapes: those of tensors of the second kind, by their names, once a call has given them
+        traced: whether ``torch.compile`` traced its making, so that its numbers may be symbols
 
     Example::
 
@@ -71,6 +72,7 @@ class Map(Stage):
     function: Function
     arguments: tuple[Value, ...] = ()
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    traced: bool = field(default=False, compare=False)
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -290,7 +292,8 @@ class Function:
         given = self._bound(args[inside:], kwargs)
         if inside:
             return substituted(self.expr, {"x": args[0], **given})
-        made = Map(self, tuple(self._plain(key, each) for key, each in given.items()))
+        values = tuple(self._plain(key, each) for key, each in given.items())
+        made = Map(self, values, traced=is_dynamo_compiling())
         if lasting and all(type(each) in (int, float, str) for each in args):
             self._last = args, made
         return made

@@ -37,6 +37,13 @@ class Running:
         }
 
 
+def kept_as(mean: object, var: object, momentum: float) -> Running | None:
+    """Those of a stage. Names only: tensors that it still holds are lifted out before it runs."""
+    if isinstance(mean, str) and isinstance(var, str):
+        return Running(mean, var, momentum)
+    return None
+
+
 def write(operands: Mapping[str, Tensor], updated: Mapping[str, Tensor]) -> None:
     """Put running statistics into the tensors they are kept in; each one's version goes up."""
     for name, new in updated.items():

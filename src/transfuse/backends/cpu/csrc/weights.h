@@ -150,7 +150,8 @@ static void pack(const transfuse_program& p, const void* weights, const int64_t*
     const auto mixed = paired ? Pairs(p).mixed : std::vector<MixedWeights>();
     const int64_t width = p.kernel[2], taps = p.kernel[1] * width, all = taps + int64_t(mixed.size()) * width;
     const bool together = strides[4] == 1 && strides[3] == width;
-    std::vector<T> plane(size_t(taps * 2 * LANES<T>));  // of an input channel: [tap][channel in block]
+    const int64_t widest = narrow ? cog : block_width<T>(cog, 0);  // the first block, of all
+    std::vector<T> plane(size_t(taps * widest));  // of an input channel: [tap][channel in block]
     bool tame = true;
     expect_writes(to, packed_size<T>(p) * sizeof(T));
     for (int64_t g = 0; g < p.groups; g++)
