@@ -1,6 +1,6 @@
-"""The machine's own ceilings, measured in the run they judge: a copy and a matrix product."""
+"""The machine's own ceilings, measured in the run they judge: copies, products, exponentials."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -8,11 +8,15 @@ from torch import Tensor
 
 from transfuse.bench.clock import Clock
 from transfuse.bench.precision import Precision, precisions
+from transfuse.bench.special import exponentials
 from transfuse.elements import ELEMENTS
+from transfuse.plan import Pass
 
 COPIES = {"cpu": (2**18, 2**22, 2**25, 2**28), "cuda": (2**22, 2**26, 2**30, 2**32)}
 PRODUCTS = {"cpu": (256, 384, 512, 1024, 2048), "cuda": (4096, 8192)}
 REPEATS = 3
+AGAIN = {"cpu": 1, "cuda": 8}
+"""Copies of the same, one after another: where clocks sweep the caches, all but one find them."""
 SLOW = 0.1
 """Seconds after which a measurement is not repeated."""
 WIDER = {"fp32": ("fp64",), "tf32": ("fp32",), "bf16": ("tf32", "fp32"), "fp16": ("tf32", "fp32")}
@@ -22,16 +26,23 @@ WIDER = {"fp32": ("fp64",), "tf32": ("fp32",), "bf16": ("tf32", "fp32"), "fp16":
 class Ceilings:
     """The best rates seen so far; ``measure`` looks again, so that a busy moment does not count.
 
-    ``copy``: bytes moved (read and written), and the best bytes/s at that size. ``matmul``: the
-    best flop/s of the framework's matrix product by precision class.
+    ``copy``: bytes moved (read and written), and the best bytes/s at that size; ``again``: likewise
+    of copies that may find their bytes in a cache, as one pass finds what another stored.
+    ``matmul``: the best flop/s of the framework's matrix product by precision class. ``special``:
+    exponentials per second, by the element type that they are computed in. ``only``: a class, where
+    no other is asked for.
     """
 
-    def __init__(self, device: str, clock: Clock) -> None:
+    def __init__(self, device: str, clock: Clock, only: str | None = None) -> None:
         self.device = device.partition(":")[0]
         self.clock = clock
-        self.classes = precisions(self.device)
+        known = precisions(self.device)
+        wanted = {only, *WIDER.get(only, ())} if only else {each.name for each in known}
+        self.classes = [each for each in known if each.name in wanted]
         self.copies = dict.fromkeys(COPIES[self.device], 0.0)
+        self.again = dict(self.copies)
         self.products = {each.name: 0.0 for each in self.classes}
+        self.special: dict[str, float] = {}
         for _ in range(REPEATS):
             self.measure()
 
@@ -40,10 +51,16 @@ class Ceilings:
             source = torch.ones(size // 2, dtype=torch.uint8, device=self.device)
             target = torch.empty_like(source)
             self.copies[size] = max(self.copies[size], size / self._best(target.copy_, source))
+            warm = self.copies[size]
+            if (many := AGAIN[self.device]) > 1:
+                warm = max(warm, many * size / self._best(partial(_copied, many, target), source))
+            self.again[size] = max(self.again[size], warm)
         for precision in self.classes:
             with precision.applied():
                 rate = max(self._product(precision))
             self.products[precision.name] = max(self.products[precision.name], rate)
+        for name, many, call in exponentials(self.device):
+            self.special[name] = max(self.special.get(name, 0.0), many / self._best(call))
 
     def _product(self, precision: Precision) -> Iterator[float]:
         for n in PRODUCTS[self.device]:
@@ -71,11 +88,34 @@ class Ceilings:
             for name, rate in self.products.items()
         }
 
-    def floor(self, flops: int, traffic: int, precision: str) -> float:
+    def floor_of_definition(self, flops: int, traffic: int, precision: str) -> float:
         """The least seconds these ceilings allow for this work and this traffic.
 
         Small problems live in a cache: the rate for their bytes is the best of any copy at least
         as large, so the floor is never put too high.
         """
-        rates = [rate for size, rate in self.copy if size >= traffic] or [self.copy[-1][1]]
-        return max(flops / self.matmul[precision], traffic / max(rates))
+        return max(flops / self.matmul[precision], traffic / _rate(self.copy, traffic))
+
+    def seconds(self, each: Pass, precision: str) -> float:
+        """The least seconds these ceilings allow for a pass of a plan, special functions included.
+
+        What it reads another pass may have left in a cache. Special functions whose rate was not
+        measured are not counted.
+        """
+        element = "fp64" if "fp64" in self.special and precision == "fp64" else "fp32"
+        rate = self.special.get(element)
+        return max(
+            each.flops / self.matmul[precision],
+            each.bytes / _rate([*self.again.items()], each.bytes),
+            each.special / rate if rate else 0.0,
+        )
+
+
+def _rate(copies: Sequence[tuple[int, float]], traffic: int) -> float:
+    """The best of any copy at least as large."""
+    return max([rate for size, rate in copies if size >= traffic] or [copies[-1][1]])
+
+
+def _copied(many: int, target: Tensor, source: Tensor) -> None:
+    for _ in range(many):
+        target.copy_(source)

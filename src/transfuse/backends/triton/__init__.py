@@ -62,6 +62,21 @@ class Triton(Backend):
         core = _copying(core, _calls().copied(found.core, core))
         return found.plan(core, ELEMENTS[problem.dtype].compute.itemsize)
 
+    def repack(self, chain: Chain, problem: Problem) -> Pass | None:
+        """The copy of a contiguous input that no engine for the chain does without, if any.
+
+        Tensor cores take channels side by side, or rows that begin at multiples of 16 bytes.
+        """
+        verdict = self.verdict(chain, problem)
+        if problem.layout != "contiguous" or not verdict.ok or verdict.yields:
+            return None
+        found = _route(chain, problem)
+        core = fused(found.core, found.inner)
+        if found.head or core.chain.prologue or "input" not in _calls().copied(found.core, core):
+            return None
+        many = problem.input.numel * ELEMENTS[problem.dtype].itemsize
+        return Pass("copy input in the order of the tiles", 0, many, many)
+
     def tiles(self, chain: Chain, problem: Problem) -> list[Explained]:
         """What serves each convolution of a chain."""
         found = _route(chain, problem)
