@@ -21,10 +21,11 @@ from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.floors import floor, floor_of_definition
 from transfuse.operators import Operator, Solution
-from transfuse.plan import Plan, fused, machine
+from transfuse.plan import Plan, fused, machine, milliseconds
 from transfuse.problem import Problem, on_cuda
 from transfuse.rewrite import Rewritten, rewrite
 from transfuse.stages import Stage
+from transfuse.timings import Timings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -56,6 +57,8 @@ class Explanation:
         tiles: on a GPU, each pass that convolves, with its engine, its tiles and where these come
             from, and why engines asked before do not serve
         backward: where it was asked for, the passes that gradients by all tensors take
+        timings: where ``transfuse explain --measure`` asked for them, the passes predicted and
+            measured on this machine
     """
 
     problem: Problem
@@ -69,6 +72,7 @@ class Explanation:
     floor_of_definition: float
     tiles: tuple[Explained, ...] = ()
     backward: Plan | None = None
+    timings: Timings | None = None
 
     @property
     def passed_over(self) -> dict[str, str]:
@@ -96,14 +100,15 @@ class Explanation:
                 for each in self.tiles
             ],
             **({} if self.backward is None else {"backward": _numbers(self.backward)}),
+            **({} if self.timings is None else {"measured": self.timings.as_dict()}),
         }
 
     @property
     def _floors(self) -> str:
         kind = "an H200's" if on_cuda(self.problem.device) else "two CPU cores'"
         return (
-            f"floor at {kind} rates: {shown(self.floor)} ms in passes, "
-            f"{shown(self.floor_of_definition)} ms by the definition"
+            f"floor at {kind} rates: {milliseconds(self.floor)} ms in passes, "
+            f"{milliseconds(self.floor_of_definition)} ms by the definition"
         )
 
     def json(self) -> str:
@@ -146,6 +151,7 @@ class Explanation:
             rows += [passes("what gradients by all tensors will run", self.backward)]
             rows += [Text(self.backward.note)] if self.backward.note else []
             rows += [self.backward.bounds]
+        rows += [] if self.timings is None else [self.timings]
         return Group(*rows)
 
 
@@ -230,11 +236,6 @@ def explained(
         tuple(chosen.tiles(chain, problem)) if isinstance(chosen, Triton) else (),
         _backward(chain, problem) if backward else None,
     )
-
-
-def shown(seconds: float) -> str:
-    """Milliseconds to three digits."""
-    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
 
 
 def _backward(chain: Chain, problem: Problem) -> Plan:

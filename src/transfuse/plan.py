@@ -176,6 +176,11 @@ def figure(value: float) -> str:
     return f"{value:.1f}" if value == 0 or value >= 0.1 else f"{value:.2g}"
 
 
+def milliseconds(seconds: float) -> str:
+    """Milliseconds to three digits."""
+    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
+
+
 def staged(chain: Chain, problem: Problem, temporary: int) -> Plan:
     """The plan of a framework: every stage is a pass of its own and stores its result.
 

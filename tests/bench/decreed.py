@@ -12,7 +12,7 @@ class FakeCeilings(Ceilings):
         self.clock = HostClock()
         self.device = "cpu"
         self.copies = {2**20: copy}
-        self.again = {2**20: copy}
+        self.moves = {2**20: copy}
         self.special = {"fp32": special}
         self.products = dict.fromkeys(PRECISIONS, matmul)
 

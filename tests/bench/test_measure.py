@@ -157,8 +157,10 @@ def test_where_there_is_one_pass_the_floors_are_one():
 
 def test_a_pass_finds_in_a_cache_what_another_stored():
     ceilings = FakeCeilings(copy=100.0, matmul=1e18, special=50.0)
-    ceilings.again = {2**20: 400.0}
-    assert ceilings.seconds(Pass("", 0, 600, 200), "fp32") == 2.0
+    ceilings.moves = {100: 800.0, 500: 400.0, 2**20: 200.0}
+    assert ceilings.seconds(Pass("", 0, 600, 200), "fp32") == 2.0, "at the rate of 500 bytes"
+    assert ceilings.seconds(Pass("", 0, 300, 100), "fp32") == 0.5, "at that of 100"
+    assert ceilings.seconds(Pass("", 0, 2**20, 0), "fp32") == 2**20 / 200
     assert ceilings.seconds(Pass("", 0, 600, 200, special=150), "fp32") == 3.0
     assert ceilings.floor_of_definition(0, 800, "fp32") == 8.0
 
@@ -200,6 +202,7 @@ def test_a_class_may_compute_in_a_wider_one():
 
 def test_ceilings_are_measured_on_this_machine(monkeypatch):
     monkeypatch.setattr("transfuse.bench.ceilings.COPIES", {"cpu": (2**16, 2**20)})
+    monkeypatch.setattr("transfuse.bench.ceilings.MOVES", {"cpu": (2**16, 2**20)})
     monkeypatch.setattr("transfuse.bench.ceilings.PRODUCTS", {"cpu": (64, 128)})
     ceilings = Ceilings("cpu", HostClock())
     assert [size for size, _ in ceilings.copy] == [2**16, 2**20]
@@ -207,7 +210,8 @@ def test_ceilings_are_measured_on_this_machine(monkeypatch):
     assert set(ceilings.matmul) == {each.name for each in precisions("cpu")}
     assert set(ceilings.special) == {"fp32", "fp64"}
     assert all(rate > 1e6 for rate in ceilings.special.values())
-    assert ceilings.again == ceilings.copies, "this clock sweeps no cache"
+    assert [*ceilings.moves] == [2**16, 2**20]
+    assert all(rate > 1e6 for rate in ceilings.moves.values())
     before = dict(ceilings.products)
     ceilings.measure()
     assert all(ceilings.products[name] >= rate for name, rate in before.items())

@@ -10,6 +10,7 @@ from rich.text import Text
 from transfuse.bench.record import OURS, Row, Spread
 from transfuse.bench.statistics import outcome
 from transfuse.operators import short
+from transfuse.plan import milliseconds
 from transfuse.tables import columns
 
 NARROW = ("ms", "ratio", "of floor", "definition", "MB")
@@ -66,8 +67,8 @@ def _widest(name: str) -> int:
 
 def _figures(row: Row, time: Spread, ours: Row | None) -> dict[str, Text]:
     return {
-        "ms": Text(ms(time.median)),
-        "p20 to p80": Text(f"{ms(time.p20)} to {ms(time.p80)}"),
+        "ms": Text(milliseconds(time.median)),
+        "p20 to p80": Text(f"{milliseconds(time.p20)} to {milliseconds(time.p80)}"),
         "ratio": _ratio(row, time, ours),
         "of floor": Text("impossible", style="bold red")
         if row.impossible
@@ -87,8 +88,3 @@ def _ratio(row: Row, time: Spread, ours: Row | None) -> Text:
     found = outcome(time, ours.time, row.ratio)
     style = {"faster": "green", "slower": "red"}.get(found, "")
     return Text(f"{row.ratio.median:.2f}x{'' if style else NOISE}", style=style)
-
-
-def ms(seconds: float) -> str:
-    """Milliseconds to three digits."""
-    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"

@@ -3,7 +3,7 @@
 Triton is imported when a kernel is first compiled, not before: with stored ones, never.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transfuse import settings
 from transfuse.backends import legs
-from transfuse.backends.base import Backend, Executable, Kernels, Run, Scatter, Verdict
+from transfuse.backends.base import Backend, Executable, Kernels, Part, Run, Scatter, Verdict
 from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import lower, versus_cudnn
 from transfuse.backends.triton.engines.served import Explained
@@ -181,6 +181,21 @@ class _Core:
             _declined[self.chain, self.problem] = Verdict(str(reason))
             raise
         return y
+
+    def parts(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor
+    ) -> Iterator[Part]:
+        """A call, launch by launch.
+
+        What copies the input does the stages before the convolution on the way.
+        """
+        calls, chain = _calls(), self.plan.chain
+        whole = _copying(self.plan, calls.copied(self.chain, self.plan))
+        first = len(whole.passes) - len(self.plan.passes)  # the pass of the copies, if there is one
+        convolves = first + bool(chain.prologue)
+        for kernel, at in calls.one_by_one(self.chain, self.plan, x, weight, operands, out):
+            copies = first if chain.prologue else 0
+            yield Part(copies if at is None else convolves + at, kernel)
 
     def like(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None

@@ -9,6 +9,7 @@
 #include "digest.h"
 #include "division.h"
 #include "flat.h"
+#include "laps.h"
 #include "map.h"
 #include "output.h"
 #include "parallel.h"
@@ -23,12 +24,14 @@ constexpr int64_t STREAM_BYTES = 24 << 20;  // of output: what the last-level ca
 
 template <class T> class Engine {
   public:
-    Engine(const transfuse_program& program, bool sideways, int threads)
+    Engine(const transfuse_program& program, bool sideways, int threads, double* seconds)
         : threads(threads),
+          done(seconds),
           source(program, threads),
           p(Division<T>::parts(program, sideways, source.inputs)),
           division(p, source.inputs),
           at(division.at) {
+        if (program.pooled) done();
         for (int i = 0; i < p.steps_count; i++) {
             lines.push_back(operand(p.steps[i], at[i].channels));
             maps.emplace_back(p.steps[i].op == TF_MAP ? &p.steps[i].map->code : nullptr);
@@ -54,10 +57,15 @@ template <class T> class Engine {
         while (true) {
             size_t end = fresh;
             while (end < size_t(p.steps_count) && p.steps[end].op != TF_CUT) end++;
-            if (end == size_t(p.steps_count)) return segment(begin, fresh, end, nullptr);
+            if (end == size_t(p.steps_count)) {
+                segment(begin, fresh, end, nullptr);
+                return done();
+            }
             if (p.steps[end].i0 == 0 && fits_output(end)) {
                 segment(begin, fresh, end, nullptr);
-                return in_place(end + 1);
+                done();
+                in_place(end + 1);
+                return done();
             }
             if (p.steps[end].i0 == 0) {
                 const Level& level = at[end];
@@ -69,12 +77,14 @@ template <class T> class Engine {
             } else {
                 segment(begin, fresh, end, &nowhere);
             }
+            done();
             fresh = end + 1;
         }
     }
 
   private:
     const int threads;
+    Laps done;
     const Source<T> source;
     const Layer p;
     const Division<T> division;
@@ -543,11 +553,11 @@ template <class F> static auto as_computed(const transfuse_program& p, F f) {
     return p.element == TF_F64 ? f(double()) : f(float());
 }
 
-static void run(const transfuse_program& program, int threads) {
+static void run(const transfuse_program& program, int threads, double* seconds) {
     as_computed(program, [&](auto type) {
         typedef decltype(type) T;
         const Sideways<T> sideways(program);
-        Engine<T>(flattened(sideways.program), sideways.turned, threads).run();
+        Engine<T>(flattened(sideways.program), sideways.turned, threads, seconds).run();
     });
 }
 
