@@ -162,8 +162,20 @@ def test_the_quickest_way_counts() -> None:
     assert floor(chain, small, partial(by_decree, 1, 0, 0)) == held.work
 
 
+def test_a_statistic_of_the_batch_is_held_by_no_program() -> None:
+    """Nor is the half of it that stands behind a window, and needs what was gathered before."""
+    problem = Problem.parse("n8 ci4 co8 i64x64 k4 s2 p1 fp32 cuda:sm90")
+    norm = batch_norm(weight="w", bias="b", training=True)
+    chain = Chain(conv_transpose(2), norm, max_pool(2))
+    plan = fused(chain, problem)
+    assert "batch_apply" in str(plan.chain)
+    stored = 8 * 8 * 64 * 64 * 4
+    least = floor(chain, problem, partial(by_decree, 1e3, 1, 0))
+    assert least >= 1e3 * plan.work + 2 * stored
+
+
 def test_the_input_is_copied_where_it_must_be() -> None:
-    chain = Chain(conv_transpose(2))
+    chain = Chain(conv_transpose(2), relu())
     line = "n8 ci64 co64 i64x64 k3x7 s1 fp16 cuda:sm90"
     traffic = partial(by_decree, 0, 1, 0)
 
