@@ -25,10 +25,11 @@ from transfuse.plan import Plan, fused, machine, milliseconds
 from transfuse.problem import Problem, on_cuda
 from transfuse.rewrite import Rewritten, rewrite
 from transfuse.stages import Stage
-from transfuse.timings import Timings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from transfuse.timings import Timings
 
 COLUMNS = 80
 FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
@@ -72,7 +73,7 @@ class Explanation:
     floor_of_definition: float
     tiles: tuple[Explained, ...] = ()
     backward: Plan | None = None
-    timings: Timings | None = None
+    timings: "Timings | None" = None
 
     @property
     def passed_over(self) -> dict[str, str]:
