@@ -22,7 +22,7 @@ CAPTION = (
     f"ratio: its time over {OURS}'s in the same rounds; above 1 {OURS} is faster\n"
     f"{NOISE}: within the noise, p20 to p80 of both times, or of the ratio and 1, meet\n"
     "of floor: of the least time for passes in turn, each at what it has most of:\n"
-    " products, bytes, special functions; the input copied where it must be\n"
+    "products, bytes, special functions; the input copied where it must be\n"
     "definition: of that for its products and each tensor moved once, the old floor"
 )
 
