@@ -18,6 +18,8 @@ from transfuse import Chain, dispatch, explain, explanation, front, log
 from transfuse.backends import BACKENDS
 from transfuse.backends.base import prepared
 from transfuse.operators import OPERATORS
+from transfuse.plan import MACHINES
+from transfuse.problem import Problem
 from transfuse.stages import (
     add,
     conv_transpose,
@@ -247,8 +249,23 @@ def test_prints_in_80_columns_and_as_json(slug: str) -> None:
         assert word in flat
     assert json.loads(found.json()) == json.loads(json.dumps(found.as_dict()))
     assert [*found.as_dict()] == [
-        "problem", "chain", "rewrites", "fused", "backends", "chosen", "plan", "tiles"
+        "problem", "chain", "rewrites", "fused", "floor_seconds", "floor_of_definition_seconds",
+        "backends", "chosen", "plan", "tiles",
     ]  # fmt: skip
+
+
+def test_floors_are_those_of_the_machine_that_plans_are_made_for() -> None:
+    line = "n128 ci64 co128 i64x64 k4 s2 p1 op1 fp16 cuda:sm90"
+    problem = Problem.parse(line)
+    chain = Chain(conv_transpose(2), softmax("channels"), sigmoid())
+    found = explanation.explained(chain, problem)
+    rates = MACHINES["cuda"]
+    products = found.fused.work / rates.flops["fp16"]
+    copy = 2 * 2 * problem.input.numel / rates.bandwidth
+    assert found.floor == pytest.approx(products + copy)
+    assert found.floor_of_definition == pytest.approx(products)
+    told = f"floor at an H200's rates: {1e3 * found.floor:.3g} ms in passes, "
+    assert f"{told}{1e3 * products:.3g} ms by the definition" in str(found).splitlines()
 
 
 def test_small_figures_are_not_zero() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from transfuse.chain import Chain
 from transfuse.operators import OPERATORS, operator
-from transfuse.plan import MACHINES, Pass, Plan, fused, machine, staged
+from transfuse.plan import MACHINES, Pass, Plan, figure, fused, machine, staged
 from transfuse.problem import Problem
 from transfuse.stages import (
     Stage,
@@ -292,12 +292,15 @@ def test_prints_problem_chain_passes_totals_and_floor() -> None:
     lines = str(got).splitlines()
     assert lines[0] == str(got.problem)
     assert lines[1] == str(got.chain)
-    assert lines[2].split() == ["pass", "GFLOP", "MB", "read", "MB", "written"]
+    assert lines[2].split() == ["pass", "GFLOP", "Gspecial", "MB", "read", "MB", "written"]
     for line, each in zip(lines[3:6], got.passes, strict=True):
         assert line.startswith(each.does)
-        assert line.split()[-3:] == figures(each.flops, each.reads, each.writes)
+        special = figure(each.special / 1e9)
+        flops, *moved = figures(each.flops, each.reads, each.writes)
+        assert line.split()[-4:] == [flops, special, *moved]
     reads, writes = sum(p.reads for p in got.passes), sum(p.writes for p in got.passes)
-    assert lines[6].split() == ["total", *figures(got.flops, reads, writes)]
+    flops, *moved = figures(got.flops, reads, writes)
+    assert lines[6].split() == ["total", flops, figure(got.special / 1e9), *moved]
     assert lines[7] == (
         f"least possible: {got.work / 1e9:.1f} GFLOP, {got.least / 1e6:.0f} MB; "
         f"scratch of this plan: {got.scratch / 1e6:.1f} MB"

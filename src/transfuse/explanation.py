@@ -19,14 +19,17 @@ from transfuse.backends.triton import Triton
 from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
+from transfuse.floors import floor, floor_of_definition
 from transfuse.operators import Operator, Solution
-from transfuse.plan import Plan, fused
+from transfuse.plan import Plan, fused, machine, milliseconds
 from transfuse.problem import Problem, on_cuda
 from transfuse.rewrite import Rewritten, rewrite
 from transfuse.stages import Stage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from transfuse.timings import Timings
 
 COLUMNS = 80
 FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
@@ -48,10 +51,15 @@ class Explanation:
         fused: the plan of as few passes as the mathematics allows
         verdicts: what each backend answers, by name, in the order of asking
         chosen: the name of the backend that would run the call
-        plan: the passes that it would run, with the flops and bytes of each
+        plan: the passes that it would run, with the flops, special functions and bytes of each
+        floor: the least seconds for its passes at the rates by which plans are made (an H200's, or
+            those of two CPU cores), special functions and a copy that must be among them
+        floor_of_definition: likewise for its products and every tensor moved once alone
         tiles: on a GPU, each pass that convolves, with its engine, its tiles and where these come
             from, and why engines asked before do not serve
         backward: where it was asked for, the passes that gradients by all tensors take
+        timings: where ``transfuse explain --measure`` asked for them, the passes predicted and
+            measured on this machine
     """
 
     problem: Problem
@@ -61,8 +69,11 @@ class Explanation:
     verdicts: Mapping[str, Verdict]
     chosen: str
     plan: Plan
+    floor: float
+    floor_of_definition: float
     tiles: tuple[Explained, ...] = ()
     backward: Plan | None = None
+    timings: "Timings | None" = None
 
     @property
     def passed_over(self) -> dict[str, str]:
@@ -80,6 +91,8 @@ class Explanation:
                 for s in self.rewrites
             ],
             "fused": _numbers(self.fused),
+            "floor_seconds": self.floor,
+            "floor_of_definition_seconds": self.floor_of_definition,
             "backends": {name: str(verdict) for name, verdict in self.verdicts.items()},
             "chosen": self.chosen,
             "plan": _numbers(self.plan),
@@ -88,7 +101,16 @@ class Explanation:
                 for each in self.tiles
             ],
             **({} if self.backward is None else {"backward": _numbers(self.backward)}),
+            **({} if self.timings is None else {"measured": self.timings.as_dict()}),
         }
+
+    @property
+    def _floors(self) -> str:
+        kind = "an H200's" if on_cuda(self.problem.device) else "two CPU cores'"
+        return (
+            f"floor at {kind} rates: {milliseconds(self.floor)} ms in passes, "
+            f"{milliseconds(self.floor_of_definition)} ms by the definition"
+        )
 
     def json(self) -> str:
         """``as_dict`` as JSON."""
@@ -119,7 +141,7 @@ class Explanation:
             rows += [Text.assemble((name, "bold"), f": {says}")]
             rows += [Padding(Text(str(step.chain), style="dim"), (0, 0, 0, 2))]
         rows += [passes("as few passes as the mathematics allows", self.fused)]
-        rows += [f"{self.fused.bounds}\n"]
+        rows += [self.fused.bounds, Text(f"{self._floors}\n")]
         rows += [facts(self.verdicts), passes(f"what {self.chosen} will run", self.plan)]
         rows += [Text(self.plan.note)] if self.plan.note else []
         for each in self.tiles:
@@ -130,6 +152,7 @@ class Explanation:
             rows += [passes("what gradients by all tensors will run", self.backward)]
             rows += [Text(self.backward.note)] if self.backward.note else []
             rows += [self.backward.bounds]
+        rows += [] if self.timings is None else [self.timings]
         return Group(*rows)
 
 
@@ -200,6 +223,7 @@ def explained(
     plan, steps = fused(chain, problem), rewrite(chain)
     choice = dispatch.decide(chain, problem, backend, torch_only)
     chosen = choice.backend
+    seconds = partial(machine(problem.device).least, problem.arithmetic)
     return Explanation(
         problem,
         chain,
@@ -208,6 +232,8 @@ def explained(
         {each.name: verdict for each, verdict in choice.verdicts},
         chosen.name,
         chosen.plan(chain, problem),
+        floor(chain, problem, seconds),
+        floor_of_definition(chain, problem, seconds),
         tuple(chosen.tiles(chain, problem)) if isinstance(chosen, Triton) else (),
         _backward(chain, problem) if backward else None,
     )

@@ -4,8 +4,9 @@ A chain is cut at its *whole* stages: the pass that produces the values also gat
 and what crosses the cut is stored after as much reduction as possible, or recomputed, whichever
 costs less on the machine in question.
 
-``flops`` are the convolution's multiply-adds, counted twice; everything else a pass does is paid
-in bytes. Bytes are those of the tensors that must come from or go to memory.
+``flops`` are the convolution's multiply-adds, counted twice. ``special`` are exponentials, roots
+and the like, as few as the pass can do with: a GPU has few units for them, a CPU none. All else
+that a pass does is paid in bytes: those of the tensors that must come from or go to memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,10 @@ from math import prod
 
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
-from transfuse.problem import Problem
+from transfuse.problem import Problem, on_cuda
 from transfuse.rewrite import rewritten
 from transfuse.stages import Kind, Stage
+from transfuse.sweeping import taken
 
 
 @dataclass(frozen=True)
@@ -27,24 +29,37 @@ class Machine:
 
     bandwidth: float  # bytes per second
     flops: dict[str, float]  # per second, by arithmetic
+    special: float  # special functions per second
     on_chip: int  # bytes that one program can hold
     per_value: int = 0  # flops' time that a convolution's value takes beside its products
 
     def seconds(self, arithmetic: str, flops: int, traffic: int) -> float:
         return flops / self.flops[arithmetic] + traffic / self.bandwidth
 
+    def least(self, arithmetic: str, each: "Pass") -> float:
+        """The seconds that a pass takes at least: what it does most of, the rest meanwhile."""
+        return max(
+            each.flops / self.flops[arithmetic],
+            each.bytes / self.bandwidth,
+            each.special / self.special,
+        )
 
-# Measured: an H200 (copy, cuBLAS 8192^3; fp64 is assumed as fast as fp32), and two AVX2 cores
-# (copy, sgemm). Only their ratios steer a plan, and only where a cut lies close. The core has those
-# of a CPU from here (`make generate`). There a value is copied, stored and turned in caches: at 16
-# products each, convolutions take the time of 80 and more, and stored values won every case.
+
+# Measured: an H200 (copy, cuBLAS 8192^3, exponentials in registers; fp64 is assumed as fast as
+# fp32), and two AVX2 cores (copy, sgemm, the core's exponentials). Only their ratios steer a plan,
+# and only where a cut lies close. The core has those of a CPU from here (`make generate`). There a
+# value is copied, stored and turned in caches: at 16 products each, convolutions take the time of
+# 80 and more, and stored values won every case.
 MACHINES = {
     "cuda": Machine(
         4.28e12,
         {"fp32": 51e12, "tf32": 357e12, "fp16": 656e12, "bf16": 679e12, "fp64": 51e12},
+        3.7e12,
         227_000,
     ),
-    "cpu": Machine(2e10, {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9}, 512_000, 64),
+    "cpu": Machine(
+        2e10, {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9}, 4e9, 512_000, 64
+    ),
 }
 
 
@@ -73,6 +88,7 @@ class Pass:
     flops: int
     reads: int
     writes: int
+    special: int = 0
 
     @property
     def bytes(self) -> int:
@@ -110,17 +126,32 @@ class Plan:
         return sum(each.bytes for each in self.passes)
 
     @property
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Each pass with its GFLOP, MB read and MB written, and last their total, as printed."""
+    def special(self) -> int:
+        return sum(each.special for each in self.passes)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is printed of a pass; special functions (in 10^9) where there are any."""
+        return ("GFLOP", *(("Gspecial",) if self.special else ()), "MB read", "MB written")
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Each pass with the figures of its columns, and last their total, as printed."""
         reads, writes = (sum(getattr(p, k) for p in self.passes) for k in ("reads", "writes"))
-        rows = [(each.does, each.flops, each.reads, each.writes) for each in self.passes]
+        total = Pass("total", self.flops, reads, writes, self.special)
         return [
-            (does, figure(flops / 1e9), figure(read / 1e6), figure(written / 1e6))
-            for does, flops, read, written in (*rows, ("total", self.flops, reads, writes))
+            (
+                each.does,
+                figure(each.flops / 1e9),
+                *((figure(each.special / 1e9),) if self.special else ()),
+                figure(each.reads / 1e6),
+                figure(each.writes / 1e6),
+            )
+            for each in (*self.passes, total)
         ]
 
     def __str__(self) -> str:
-        rows = [("pass", "GFLOP", "MB read", "MB written"), *self.rows]
+        rows = [("pass", *self.columns), *self.rows]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
@@ -145,16 +176,22 @@ def figure(value: float) -> str:
     return f"{value:.1f}" if value == 0 or value >= 0.1 else f"{value:.2g}"
 
 
+def milliseconds(seconds: float) -> str:
+    """Milliseconds to three digits."""
+    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
+
+
 def staged(chain: Chain, problem: Problem, temporary: int) -> Plan:
     """The plan of a framework: every stage is a pass of its own and stores its result.
 
     ``temporary`` is the size of one element between two stages.
     """
-    costs = _Costs(chain, problem, temporary)
+    costs = Costs(chain, problem, temporary)
     passes = []
     for i, stage in enumerate(chain.stages):
         flops = costs.core.flops() if i == chain.at else 0
-        passes.append(Pass(str(stage), flops, costs.reads(i, i + 1), costs.tensor(i + 1)))
+        moved = costs.reads(i, i + 1), costs.tensor(i + 1)
+        passes.append(Pass(str(stage), flops, *moved, costs.special(i)))
     return costs.plan(passes, stored=range(1, len(chain.stages)))
 
 
@@ -171,8 +208,11 @@ def fused(
     return _Fusion(better, problem, choose and choose(better, problem)).plan()
 
 
-class _Costs:
-    """Flops, and sizes in bytes of what stands between the stages of a chain."""
+class Costs:
+    """What passes over the stages of a chain compute, read and write.
+
+    ``temporary``: bytes of one element between two stages.
+    """
 
     def __init__(self, chain: Chain, problem: Problem, temporary: int) -> None:
         self.chain, self.problem, self.temporary = chain, problem, temporary
@@ -196,6 +236,40 @@ class _Costs:
         weight = self.weight if start == self.chain.at else 0
         return self.tensor(start) + weight + sum(self.operands[name] for name in named)
 
+    def flops(self, start: int) -> int:
+        """The convolution's, of a pass that starts with it."""
+        return self.work if start == self.chain.at else 0
+
+    def special(self, i: int) -> int:
+        """The special functions of stage ``i``."""
+        return taken(self.chain.stages[i], self.shapes[i].dims, not on_cuda(self.problem.device))
+
+    def cuts(self, i: int) -> bool:
+        """Whether stage ``i`` needs a statistic of more than a tile before it gives a value."""
+        return self.whole(i) and self.chain.stages[i].applies
+
+    def whole(self, i: int) -> bool:
+        return self.chain.stages[i].sees(self.chain.conv.rank) is Kind.WHOLE
+
+    def gathers(self, i: int) -> bool:
+        """Whether there is a stage ``i`` that needs a statistic, and it takes that itself."""
+        stages = self.chain.stages
+        return i < len(stages) and self.whole(i) and stages[i].gathers
+
+    def passed(self, start: int, end: int, writes: int, note: str = "") -> Pass:
+        """A pass over the stages from ``start``, whose input lies in memory, to before ``end``.
+
+        It gathers what stage ``end`` needs. A softmax takes its exponentials there, so that they
+        need not be taken again where it starts from what was stored.
+        """
+        stages = self.chain.stages
+        gathered = [end] if self.gathers(end) else []
+        does = [*map(str, stages[start:end]), *(f"gather for {stages[i]}" for i in gathered)]
+        stored = start > 0 and start != self.chain.at and self.gathers(start)
+        special = sum(map(self.special, [*range(start + stored, end), *gathered]))
+        reads = self.reads(start, end)
+        return Pass(" · ".join(does) + note, self.flops(start), reads, writes, special)
+
     def plan(self, passes: Sequence[Pass], stored: Sequence[int]) -> Plan:
         """The plan whose passes store the values after each of the ``stored`` stages."""
         operands = sum(self.operands.values())
@@ -217,7 +291,7 @@ class _Fusion:
         self, chain: Chain, problem: Problem, choices: Mapping[int, Choice] | None
     ) -> None:
         self.chain, self.problem, self.choices = chain, problem, choices
-        self.costs = _Costs(chain, problem, ELEMENTS[problem.dtype].compute.itemsize)
+        self.costs = Costs(chain, problem, ELEMENTS[problem.dtype].compute.itemsize)
         self.machine = machine(problem.device)
         self.passes: list[Pass] = []
         self.start = 0
@@ -230,7 +304,7 @@ class _Fusion:
         for i, stage in enumerate(stages):
             if i == self.chain.at > 0:
                 self._store(i)
-            elif self._whole(stage) and stage.applies:
+            elif self.costs.cuts(i):
                 choice = self._choice(stage, i) if self.choices is None else self.choices[i]
                 if choice is Choice.HOLD:
                     self.resident.append(i)
@@ -243,9 +317,6 @@ class _Fusion:
         plan = self.costs.plan(self.passes, self.stored)
         return replace(plan, recomputed=tuple(self.recomputed), resident=tuple(self.resident))
 
-    def _whole(self, stage: Stage) -> bool:
-        return stage.sees(self.chain.conv.rank) is Kind.WHOLE
-
     def _choice(self, stage: Stage, i: int) -> Choice:
         """What takes the least time before stage ``i`` applies its statistic."""
         held = stage.scope(self.costs.shapes[i]) * self.costs.temporary
@@ -254,7 +325,7 @@ class _Fusion:
         store = 2 * self.costs.tensor(i)
         again = self.costs.reads(self.start, i)
         cost = partial(self.machine.seconds, self.problem.arithmetic)
-        flops = self._flops()
+        flops = self.costs.flops(self.start)
         if flops:
             flops += self.machine.per_value * self.costs.shapes[self.chain.at + 1].numel
         return Choice.AGAIN if cost(flops, again) < cost(0, store) else Choice.STORE
@@ -266,12 +337,4 @@ class _Fusion:
         self.start = i
 
     def _pass(self, end: int, writes: int, note: str = "") -> None:
-        whole = self.chain.stages[end : end + 1]
-        gathers = [f"gather for {s}" for s in whole if self._whole(s) and s.gathers]
-        does = " · ".join([*map(str, self.chain.stages[self.start : end]), *gathers])
-        reads = self.costs.reads(self.start, end)
-        self.passes.append(Pass(does + note, self._flops(), reads, writes))
-
-    def _flops(self) -> int:
-        """The convolution's, when the pass under way starts with it."""
-        return self.costs.work if self.start == self.chain.at else 0
+        self.passes.append(self.costs.passed(self.start, end, writes, note))

@@ -18,7 +18,7 @@ from transfuse.chain import Chain
 from transfuse.elements import float32_on_cuda
 from transfuse.geometry import Axis
 from transfuse.problem import Problem, on_cuda
-from transfuse.stages import ConvTranspose, Env
+from transfuse.stages import ConvTranspose, Env, Stage
 
 _CONV: dict[int, Callable[..., Tensor]] = {
     1: F.conv_transpose1d,
@@ -51,16 +51,20 @@ def evaluate(
     """
     env: Env = dict(operands)
     for stage in chain.typed(problem).stages:
-        if isinstance(stage, ConvTranspose):
-            kernel = weight if stage.weight_scale == 1 else weight * stage.weight_scale
-            bias = env[stage.bias] if isinstance(stage.bias, str) else None
-            x = convolve(problem, x, kernel, bias)
-        else:
-            x = stage.apply(x, env)
+        x = applied(stage, problem, x, weight, env)
         x = x if after is None else after(x)
     if updated is not None:
         updated.update((name, env[name]) for name in chain.updates)
     return x
+
+
+def applied(stage: Stage, problem: Problem, x: Tensor, weight: Tensor, env: Env) -> Tensor:
+    """One stage in torch; tensors that it updates are put into ``env``."""
+    if not isinstance(stage, ConvTranspose):
+        return stage.apply(x, env)
+    kernel = weight if stage.weight_scale == 1 else weight * stage.weight_scale
+    bias = env[stage.bias] if isinstance(stage.bias, str) else None
+    return convolve(problem, x, kernel, bias)
 
 
 def convolve(problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

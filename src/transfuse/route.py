@@ -12,9 +12,9 @@ from math import prod
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Pass, Plan
-from transfuse.problem import Problem
+from transfuse.problem import Problem, on_cuda
 from transfuse.stages import Stage
-from transfuse.sweeping import Buffer, Leg, Sweeping
+from transfuse.sweeping import Buffer, Leg, Sweeping, taken
 
 Refuses = Callable[[Chain, Problem], str]
 """Why a backend's kernel for the convolution does not take a chain; empty where it does."""
@@ -72,7 +72,8 @@ class Route:
         before, _, after = self.sweeps()
         item = ELEMENTS[self.problem.dtype].itemsize
         sizes = {name: prod(dims) for name, dims in self.chain.dims(self.problem)}
-        shapes = [shape.numel for shape in self.chain.shapes(self.problem)]
+        shapes = self.chain.shapes(self.problem)
+        cpu = not on_cuda(self.problem.device)
         last = after.legs[-1] if after.legs and not self.rest else None
 
         def swept(leg: Leg) -> Pass:
@@ -84,7 +85,8 @@ class Route:
                 for each in read
             )
             written = sum(prod(seen.buffer.dims) for seen in leg.writes)
-            return Pass(leg.does, 0, reads, written * (item if leg is last else between))
+            writes = written * (item if leg is last else between)
+            return Pass(leg.does, 0, reads, writes, leg.specials(cpu))
 
         torchs = len(shapes) - 1 - len(self.rest)
         passes = (
@@ -92,7 +94,13 @@ class Route:
             *core.passes,
             *map(swept, after.legs),
             *(
-                Pass(f"{stage} · in torch", 0, shapes[at] * between, shapes[at + 1] * between)
+                Pass(
+                    f"{stage} · in torch",
+                    0,
+                    shapes[at].numel * between,
+                    shapes[at + 1].numel * between,
+                    taken(stage, shapes[at].dims, cpu),
+                )
                 for at, stage in enumerate(self.rest, torchs)
             ),
         )
@@ -104,7 +112,7 @@ class Route:
             problem=self.problem,
             chain=self.chain,
             passes=passes,
-            least=(shapes[0] + weight + sum(sizes.values()) + shapes[-1]) * item,
+            least=(shapes[0].numel + weight + sum(sizes.values()) + shapes[-1].numel) * item,
             scratch=max(core.scratch, alive),
             note=self._note(),
         )

@@ -7,13 +7,14 @@ settled last, when a call has shown its tensors.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
 
 from torch import Tensor
 
-from transfuse.maths.expr import Call, Expr, Name, X, folded, substituted
+from transfuse.maths.expr import Call, Expr, Name, X, call, folded, substituted
 from transfuse.maths.expr import name as symbol
-from transfuse.maths.primitives import PRIMITIVES
+from transfuse.maths.primitives import PRIMITIVES, specials
 from transfuse.problem import Shape
 from transfuse.stages import Stage
 from transfuse.stages.running import Running
@@ -62,12 +63,20 @@ class Seen:
 
 @dataclass(frozen=True)
 class Leg:
-    """A sweep whose buffers have no strides yet: what it does, in words, and how it is made."""
+    """A sweep whose buffers have no strides yet: what it does, in words, and how it is made.
+
+    ``computes``: its expressions, and for how many values each.
+    """
 
     does: str
     writes: tuple[Seen, ...]
     reads: tuple[tuple[str, Seen], ...]
     make: Callable[[tuple[View, ...], dict[str, View]], Sweep]
+    computes: tuple[tuple[Expr, int], ...] = ()
+
+    def specials(self, cpu: bool) -> int:
+        """Special functions that it takes at least, on a GPU or on a ``cpu``."""
+        return sum(specials(expr, cpu) * many for expr, many in self.computes)
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,7 @@ class _Open:
     look: Look
     reads: dict[str, Seen]
     make: Callable[..., Sweep]
+    computes: tuple[tuple[Expr, int], ...]
 
 
 @dataclass
@@ -154,7 +164,9 @@ class Sweeping:
 
         reads = _looked(self._seen(self.expr, groups), ordered)
         outs = tuple(Seen(each, lambda t: select(t, kept)) for each in buffers)
-        self._write(Leg(self._does(f"gather {folding}"), outs, tuple(reads.items()), make))
+        computes = _computed(expr, folding, self._dims)
+        does = self._does(f"gather {folding}")
+        self._write(Leg(does, outs, tuple(reads.items()), make, computes))
         self.found += [(each, groups) for each in buffers]
         first = len(self.found) - results
         return tuple(map(Statistic, range(first, first + results)))
@@ -171,7 +183,8 @@ class Sweeping:
             inner, others = _sides(values, names)
             return Fold(outs, folding, inner, before, after, others)
 
-        self._wait(_Open(Buffer(left), lambda t: select(t, kept), reads, make))
+        computes = _computed(before, folding, dims)
+        self._wait(_Open(Buffer(left), lambda t: select(t, kept), reads, make, computes))
 
     def slide(
         self,
@@ -201,7 +214,8 @@ class Sweeping:
                 outs[0], folding, inner, before=before, after=after, others=others, **given
             )
 
-        self._wait(_Open(result, lambda t: t, reads, make))
+        computes = _computed(before, folding, self._dims)
+        self._wait(_Open(result, lambda t: t, reads, make, computes))
 
     def shuffle(self, factor: int) -> None:
         self._ready()
@@ -218,7 +232,8 @@ class Sweeping:
 
         channels = c // factor ** len(spatial)
         result = Buffer((n, channels, *(size * factor for size in spatial)))
-        self._wait(_Open(result, spread, reads, make))
+        computes = ((before, prod(self._dims)),)
+        self._wait(_Open(result, spread, reads, make, computes))
 
     def cat(self, other: Given, channels: int, first: bool) -> None:
         self._owned()
@@ -243,7 +258,8 @@ class Sweeping:
             expr, make = self.expr, opened.make
             reads = (*opened.reads.items(), *((f"after_{k}", v) for k, v in others.items()))
             out = Seen(opened.result, opened.look)
-            self._write(Leg(self._does(), (out,), reads, lambda o, v: make(o, v, expr)))
+            computes = (*opened.computes, (expr, prod(opened.result.dims)))
+            self._write(Leg(self._does(), (out,), reads, lambda o, v: make(o, v, expr), computes))
             self.buffer, self.expr, self.values = opened.result, X, {}
         elif self.expr is not X:
             groups, made = self._groups, Buffer(self.buffer.dims)
@@ -255,6 +271,7 @@ class Sweeping:
                     (Seen(made, grouped(groups)),),
                     reads,
                     lambda outs, values: Each(outs[0], expr, tuple(values.items())),
+                    ((expr, prod(made.dims)),),
                 )
             )
             self.buffer, self.expr, self.values = made, X, {}
@@ -334,6 +351,12 @@ class Sweeping:
         return " · ".join([*self.words, *([more] if more else [])])
 
 
+def _computed(before: Expr, folding: str, dims: Sequence[int]) -> tuple[tuple[Expr, int], ...]:
+    """What a fold or a slide computes of values of these sizes before it has its result."""
+    shares = ((call("exp", X), prod(dims)),) if folding in ("exponentials", "logsumexp") else ()
+    return ((before, prod(dims)), *shares)
+
+
 def _copied(outs: tuple[View, ...], values: dict[str, View]) -> Sweep:
     return Each(outs[0], X, tuple(values.items()))
 
@@ -347,6 +370,21 @@ def _sides(
         (name.removeprefix("after_"), view) for name, view in values.items() if name not in names
     )
     return inner, outer
+
+
+def taken(stage: Stage, dims: tuple[int, ...], cpu: bool) -> int:
+    """Special functions that a stage takes at least, on values of these sizes.
+
+    Of several sweeps the one that takes most counts: a softmax may keep the exponentials of its
+    first. None are counted of a stage that torch alone has.
+    """
+    walk = Sweeping(Buffer(dims))
+    try:
+        walk.hear(stage)
+    except NotImplementedError:
+        return 0
+    walk.store()
+    return max((leg.specials(cpu) for leg in walk.legs), default=0)
 
 
 def written_out(expr: Expr, held: int) -> int:

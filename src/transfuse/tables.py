@@ -39,7 +39,7 @@ def passes(title: str, plan: Plan) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE, show_footer=True)
     table.add_column("pass", footer="total", ratio=1)
     *rows, (_, *totals) = plan.rows
-    for name, total in zip(("GFLOP", "MB read", "MB written"), totals, strict=True):
+    for name, total in zip(plan.columns, totals, strict=True):
         table.add_column(name, justify="right", footer=total, no_wrap=True)
     for does, *figures in rows:
         table.add_row(Text(does), *figures)

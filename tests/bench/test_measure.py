@@ -15,9 +15,19 @@ from transfuse.bench.peers.torch_eager import TorchEager, as_written
 from transfuse.bench.precision import PRECISIONS, Precision, precisions
 from transfuse.bench.record import Run
 from transfuse.bench.session import Session, classes, variants
-from transfuse.bench.subjects import subjects
+from transfuse.bench.subjects import Subject, subjects
+from transfuse.cases import Case
+from transfuse.chain import Chain
+from transfuse.plan import Pass
+from transfuse.stages import conv_transpose, sigmoid
 
 MAX = "conv-transpose3d-max-max-sum"
+SIGMOID = Subject(
+    "sigmoid",
+    "sigmoid",
+    Chain(conv_transpose(2), sigmoid()),
+    Case.parse("n2 ci4 co8 i6x6 k4 s2 p1 fp32 cpu"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Peer:
 
 def rows(*peers, rounds=6, ceilings=None, precision=PRECISIONS["fp32"], case="small"):
     run = Run("r", "", "", "cpu", 0, None, {}, [], {})
-    [subject] = subjects([MAX], [case], [], "cpu")
+    [subject] = subjects([MAX], [case], [], "cpu") if case == "small" else [SIGMOID]
     everyone = {"transfuse": Ours(), "torch eager": TorchEager(), **{p.name: p for p in peers}}
     found = measure(run, subject, precision, everyone, ceilings or FakeCeilings(), rounds, 60)
     return {row.variant: row for row in found}
@@ -130,18 +140,58 @@ def test_a_time_below_the_floor_is_flagged_as_impossible():
     assert fast.of_floor < 1
 
 
+def test_special_functions_and_passes_raise_the_floor_but_not_the_definitions():
+    slow = rows(ceilings=FakeCeilings(copy=1e18, matmul=1e18, special=1.0), case="sigmoid")
+    ours = slow["transfuse"]
+    outputs = 2 * 8 * 12 * 12
+    assert ours.floor == outputs
+    assert ours.floor_of_definition < 1e-6
+    assert ours.of_floor > 1
+    assert not ours.impossible, "whoever has a faster exponential may well pass it"
+
+
+def test_where_there_is_one_pass_the_floors_are_one():
+    found = rows(ceilings=FakeCeilings(copy=1e6, matmul=1e18))["transfuse"]
+    assert found.floor == found.floor_of_definition == found.bytes / 1e6
+
+
+def test_a_pass_finds_in_a_cache_what_another_stored():
+    ceilings = FakeCeilings(copy=100.0, matmul=1e18, special=50.0)
+    ceilings.moves = {100: 800.0, 500: 400.0, 2**20: 200.0}
+    assert ceilings.seconds(Pass("", 0, 600, 200), "fp32") == 2.0, "at the rate of 500 bytes"
+    assert ceilings.seconds(Pass("", 0, 300, 100), "fp32") == 0.5, "at that of 100"
+    assert ceilings.seconds(Pass("", 0, 2**20, 0), "fp32") == 2**20 / 200
+    assert ceilings.seconds(Pass("", 0, 600, 200, special=150), "fp32") == 3.0
+    assert ceilings.floor_of_definition(0, 800, "fp32") == 8.0
+
+
+def test_special_functions_whose_rate_is_not_known_do_not_count():
+    ceilings = FakeCeilings(copy=100.0, matmul=10.0)
+    ceilings.special = {}
+    assert ceilings.seconds(Pass("", 1000, 50, 0, special=10**9), "fp32") == 100
+
+
+def test_float64_has_exponentials_of_its_own():
+    ceilings = FakeCeilings(copy=1e18, matmul=1e18, special=10.0)
+    several = Pass("", 0, 0, 0, special=20)
+    assert ceilings.seconds(several, "fp64") == 2.0, "at the only rate there is"
+    ceilings.special["fp64"] = 5.0
+    assert ceilings.seconds(several, "fp64") == 4.0
+    assert ceilings.seconds(several, "fp16") == 2.0
+
+
 def test_the_floor_is_the_larger_of_work_and_traffic():
     ceilings = FakeCeilings(copy=100.0, matmul=10.0)
-    assert ceilings.floor(1000, 50, "fp32") == 100
-    assert ceilings.floor(10, 5000, "fp32") == 50
+    assert ceilings.floor_of_definition(1000, 50, "fp32") == 100
+    assert ceilings.floor_of_definition(10, 5000, "fp32") == 50
 
 
 def test_small_traffic_is_held_to_the_best_copy_at_least_as_large():
     ceilings = FakeCeilings(matmul=1e18)
     ceilings.copies = {100: 1e3, 1000: 5e3, 10_000: 1e3}
-    assert ceilings.floor(1, 50, "fp32") == 50 / 5e3
-    assert ceilings.floor(1, 5000, "fp32") == 5000 / 1e3
-    assert ceilings.floor(1, 50_000, "fp32") == 50_000 / 1e3
+    assert ceilings.floor_of_definition(1, 50, "fp32") == 50 / 5e3
+    assert ceilings.floor_of_definition(1, 5000, "fp32") == 5000 / 1e3
+    assert ceilings.floor_of_definition(1, 50_000, "fp32") == 50_000 / 1e3
 
 
 def test_a_class_may_compute_in_a_wider_one():
@@ -152,11 +202,16 @@ def test_a_class_may_compute_in_a_wider_one():
 
 def test_ceilings_are_measured_on_this_machine(monkeypatch):
     monkeypatch.setattr("transfuse.bench.ceilings.COPIES", {"cpu": (2**16, 2**20)})
+    monkeypatch.setattr("transfuse.bench.ceilings.MOVES", {"cpu": (2**16, 2**20)})
     monkeypatch.setattr("transfuse.bench.ceilings.PRODUCTS", {"cpu": (64, 128)})
     ceilings = Ceilings("cpu", HostClock())
     assert [size for size, _ in ceilings.copy] == [2**16, 2**20]
     assert all(rate > 1e6 for _, rate in ceilings.copy)
     assert set(ceilings.matmul) == {each.name for each in precisions("cpu")}
+    assert set(ceilings.special) == {"fp32", "fp64"}
+    assert all(rate > 1e6 for rate in ceilings.special.values())
+    assert [*ceilings.moves] == [2**16, 2**20]
+    assert all(rate > 1e6 for rate in ceilings.moves.values())
     before = dict(ceilings.products)
     ceilings.measure()
     assert all(ceilings.products[name] >= rate for name, rate in before.items())

@@ -1,6 +1,7 @@
 """The file of results: what is written is read back, what is broken is refused by line."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -9,7 +10,12 @@ from transfuse.bench.record import ResultError, Row, Run, Spread, append, read
 RUN = Run("r1", "transfuse bench", "2026-01-01T00:00:00+00:00", "cpu", 7, None, {}, [(4, 2.0)], {})
 ROW = Row("r1", "slug", "small", "n1 ci1 co1 i1 k1", "fp32", "cpu", "transfuse", "ok")
 TIMED = replace(
-    ROW, samples=[0.1, 0.2], time=Spread(0.15, 0.1, 0.2), ratio=Spread(2, 1, 3), floor=0.03
+    ROW,
+    samples=[0.1, 0.2],
+    time=Spread(0.15, 0.1, 0.2),
+    ratio=Spread(2, 1, 3),
+    floor=0.03,
+    floor_of_definition=0.015,
 )
 
 
@@ -19,6 +25,20 @@ def test_what_is_written_is_read_back(tmp_path):
     append(path, [ROW, TIMED])
     assert read(path) == ([RUN], [ROW, TIMED])
     assert read(path)[1][1].of_floor == pytest.approx(0.2)
+    assert read(path)[1][1].of_definition == pytest.approx(0.1)
+
+
+def test_the_floor_of_an_older_file_is_that_of_the_definition(tmp_path):
+    """It had one floor, and no ceiling of special functions."""
+    path = tmp_path / "r.jsonl"
+    run, row = asdict(RUN), asdict(TIMED)
+    del run["special"], row["floor_of_definition"]
+    path.write_text("".join(json.dumps(each) + "\n" for each in (run, row)))
+    [read_run], [read_row] = read(path)
+    assert read_run == RUN
+    assert read_row == replace(TIMED, floor=None, floor_of_definition=0.03)
+    assert read_row.of_floor is None
+    assert read_row.of_definition == pytest.approx(0.2)
 
 
 def test_the_later_of_two_headers_of_a_run_counts(tmp_path):

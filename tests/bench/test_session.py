@@ -48,6 +48,7 @@ def test_a_run_writes_its_header_and_every_sample(bench, tmp_path):
     assert run.environment["packages"]["torch"]
     assert run.copy
     assert run.matmul["fp32"] > 0
+    assert run.special["fp32"] > 0
     assert [(row.slug, row.variant) for row in rows] == [
         (slug, variant) for slug in (MAX, PLAIN) for variant in ("transfuse", "torch eager")
     ]
@@ -58,6 +59,7 @@ def test_json_has_the_same_rows(bench, tmp_path):
     _, printed, _ = bench(MAX, "--case", "small", *QUICK, "-o", tmp_path / "r.jsonl", "--json")
     rows = json.loads(printed)["rows"]
     assert [row["variant"] for row in rows] == ["transfuse", "torch eager"]
+    assert all(row["floor"] >= row["floor_of_definition"] > 0 for row in rows)
 
 
 def test_several_classes_stay_apart(bench, tmp_path):

@@ -19,16 +19,18 @@ from transfuse.bench.subjects import subjects
 from transfuse.cli import app
 from transfuse.fills import real
 from transfuse.operators import OPERATORS
+from transfuse.plan import fused
 
 FP32 = PRECISIONS["fp32"]
 MAX = "conv-transpose3d-max-max-sum"
+SIGMOID = "conv-transpose2d-softmax-biasadd-scaling-sigmoid"
 BATCH = "conv-transpose2d-batchnorm-tanh-maxpool-groupnorm"
 
 
-def rows(slug, variants, case="small", precision=FP32):
+def rows(slug, variants, case="small", precision=FP32, ceilings=None):
     run = Run("r", "", "", "cpu", 0, None, {}, [], {})
     [subject] = subjects([slug], [case], [], "cpu")
-    found = measure(run, subject, precision, variants, FakeCeilings(), 5, 60, training=True)
+    found = measure(run, subject, precision, variants, ceilings or FakeCeilings(), 5, 60, True)
     return {row.variant: row for row in found}
 
 
@@ -58,6 +60,17 @@ def test_every_operator_in_torch_and_ours(slug):
 def test_other_types(precision):
     found = rows(BATCH, {"transfuse": Ours()}, precision=PRECISIONS[precision])
     assert found["transfuse"].status == "ok", found
+
+
+def test_gradients_come_after_the_call():
+    """Its special functions do not hide their bytes."""
+    ceilings = FakeCeilings(copy=1.0, matmul=1e30, special=0.25)
+    [subject] = subjects([SIGMOID], ["small"], [], "cpu")
+    plan = fused(subject.chain, subject.case.problem)
+    assert 4 * plan.special > plan.least
+    row = rows(SIGMOID, {"transfuse": Ours()}, ceilings=ceilings)["transfuse"]
+    assert row.floor == 4 * plan.special + (row.bytes - plan.least)
+    assert row.floor_of_definition == row.bytes
 
 
 @pytest.mark.parametrize(

@@ -216,13 +216,15 @@ int transfuse_decide(const transfuse_program* program, int32_t* cuts) {
     return 0;
 }
 
-int transfuse_run(const transfuse_program* program, int32_t threads) {
+// `seconds` is null where nobody asks how long a pass takes.
+static int run(const transfuse_program* program, int32_t threads, double* seconds) {
     const transfuse_program& p = *program;
     const int64_t packed = transfuse_packed_bytes(program);
     if (packed < 0) return 1;
     int64_t sizes[5] = {p.batch, p.in_channels, p.spatial[0], p.spatial[1], p.spatial[2]};
     Frame frame = request(Function::RUN, p);
     frame.put(threads);
+    frame.put(int32_t(seconds != nullptr));
     frame.put_memory(p.input, span(p.input_element, sizes, p.input_strides));
     frame.put_memory(p.weights, size_t(packed));
     if (p.pooled) pass(sizes, p.pool);
@@ -250,7 +252,14 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
     std::memcpy(p.output, answer.take(written), written);
     for (int32_t i = 0; i < p.steps_count; i++)
         if (p.steps[i].moments) std::memcpy(p.steps[i].moments, answer.take(moments[i]), moments[i]);
+    for (int32_t i = 0; seconds && i < p.steps_count + 2; i++) seconds[i] = answer.get<double>();
     return 0;
+}
+
+int transfuse_run(const transfuse_program* program, int32_t threads) { return run(program, threads, nullptr); }
+
+int transfuse_run_timed(const transfuse_program* program, int32_t threads, double* seconds) {
+    return run(program, threads, seconds);
 }
 
 int transfuse_run_unless_changed(const transfuse_program* program, int32_t threads, const void* data,

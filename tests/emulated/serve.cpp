@@ -148,6 +148,7 @@ void decide(Frame& request, Frame& answer) {
 void run(Frame& request, Frame& answer) {
     Given given(request);
     const int32_t threads = request.get<int32_t>();
+    const bool timed = request.get<int32_t>();
     const Copy input(request), weights(request);
     std::vector<std::unique_ptr<Copy>> operands;
     std::vector<const Copy*> moments;
@@ -170,9 +171,12 @@ void run(Frame& request, Frame& answer) {
     given.program.input = input.data();
     given.program.weights = weights.data();
     given.program.output = output.data();
-    const int status = transfuse_run(&given.program, threads);
+    std::vector<double> seconds(given.steps.size() + 2);
+    const int status = timed ? transfuse_run_timed(&given.program, threads, seconds.data())
+                             : transfuse_run(&given.program, threads);
     put_written(answer, status, output);
     for (const Copy* each : moments) answer.put(each->data(), each->size);
+    for (size_t i = 0; timed && i < seconds.size(); i++) answer.put(seconds[i]);
 }
 
 void winners(Frame& request, Frame& answer) {

@@ -40,6 +40,7 @@ def row(run, slug, name, precision, variant, ms=None, ratio=None, **more):
         "flops": 40_000_000,
         "bytes": 2_000_000,
         "floor": 2e-4,
+        "floor_of_definition": 1e-4,
     }
     if ms is not None:
         facts["time"] = Spread(ms / 1e3, ms / 1.1e3, ms / 0.9e3)

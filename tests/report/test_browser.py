@@ -72,6 +72,7 @@ COLUMNS = {
     "p20": lambda r: r.time and r.time.p20,
     "ratio": lambda r: r.ratio.median if r.ratio and r.variant != OURS else None,
     "of_floor": lambda r: r.of_floor,
+    "of_definition": lambda r: r.of_definition,
     "error": lambda r: r.error if r.status == "ok" else None,
     "peak": lambda r: r.peak_bytes,
     "first": lambda r: r.first_call,
@@ -180,6 +181,7 @@ def test_a_bar_under_the_pointer_tells_its_row(browser):
         "0.500 ms (0.455–0.556)",  # noqa: RUF001
         "0.50x (0.45x–0.55x)",  # noqa: RUF001
         "80.0 Gflop/s, 40.0 % of floor",
+        "20.0 % of the definition's floor",
     ]
 
 

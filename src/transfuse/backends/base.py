@@ -1,7 +1,7 @@
 """What a backend answers: can it run this, what would it do, and how."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -58,6 +58,29 @@ def settled(
     """
     like = getattr(run, "like", None)
     found: Executable = run if like is None else like(x, weight, operands, out)
+    return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a call that has just run: a pass of its plan, by number, or a kernel of that.
+
+    ``seconds``: how long it took, where it was timed as it ran; else it took since the part before.
+    """
+
+    at: int
+    kernel: str = ""
+    seconds: float | None = None
+
+
+def in_parts(
+    run: Executable, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor
+) -> Iterator[Part]:
+    """Run, and stop after each part, for whoever wants to look at a clock there.
+
+    An executable that this can be asked of has a method ``parts``.
+    """
+    found: Iterator[Part] = run.parts(x, weight, operands, out)  # type: ignore[attr-defined]
     return found
 
 

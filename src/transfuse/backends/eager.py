@@ -6,18 +6,18 @@ devices torch has the kernels, and the stages run in the tensors' own type. On C
 multiplies float32 as the problem's precision says; its gradients, as torch is set to.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from transfuse.backends.base import Backend, Executable, Verdict
+from transfuse.backends.base import Backend, Executable, Part, Verdict
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan, staged
 from transfuse.problem import Problem
-from transfuse.reference import evaluate
+from transfuse.reference import applied, evaluate
 from transfuse.stages import Env
 from transfuse.stages.running import write
 
@@ -39,7 +39,7 @@ class Eager(Backend):
         return torch.finfo(_compute_type(problem)).eps
 
     def prepare(self, chain: Chain, problem: Problem) -> Executable:
-        return partial(_run, chain, problem)
+        return _Staged(chain, problem)
 
 
 def evaluated(
@@ -55,8 +55,7 @@ def evaluated(
     Nothing is written to the operands: those that the chain updates are put into ``updated``.
     """
     compute = _compute_type(problem)
-    # Norms may have operands wider than the values.
-    wide = {k: v.to(torch.promote_types(v.dtype, compute)) for k, v in operands.items()}
+    wide = _widened(operands, compute)
     y = evaluate(chain, problem, x.to(compute), weight.to(compute), wide, updated=updated)
     return y if y.dtype == x.dtype else y.to(x.dtype)
 
@@ -71,19 +70,40 @@ def pulled_back(
     return list(found)
 
 
-def _run(
-    chain: Chain,
-    problem: Problem,
-    x: Tensor,
-    weight: Tensor,
-    operands: Mapping[str, Tensor],
-    out: Tensor | None = None,
-) -> Tensor:
-    updated: Env = {}
-    y = evaluated(chain, problem, x, weight, operands, updated)
-    y = y if out is None else out.copy_(y)
-    write(operands, updated)
-    return y
+@dataclass(frozen=True)
+class _Staged:
+    """A chain, stage by stage."""
+
+    chain: Chain
+    problem: Problem
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
+    ) -> Tensor:
+        updated: Env = {}
+        y = evaluated(self.chain, self.problem, x, weight, operands, updated)
+        y = y if out is None else out.copy_(y)
+        write(operands, updated)
+        return y
+
+    def parts(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor
+    ) -> Iterator[Part]:
+        """A call, a stage at a time; tensors that the chain updates are left alone."""
+        compute = _compute_type(self.problem)
+        env: Env = _widened(operands, compute)
+        values, kernel = x.to(compute), weight.to(compute)
+        stages = self.chain.typed(self.problem).stages
+        for at, stage in enumerate(stages):
+            values = applied(stage, self.problem, values, kernel, env)
+            if at + 1 == len(stages):
+                out.copy_(values)
+            yield Part(at)
+
+
+def _widened(operands: Mapping[str, Tensor], compute: torch.dtype) -> dict[str, Tensor]:
+    """Operands as they are computed with: norms may have some that are wider than the values."""
+    return {k: v.to(torch.promote_types(v.dtype, compute)) for k, v in operands.items()}
 
 
 def _compute_type(problem: Problem) -> torch.dtype:

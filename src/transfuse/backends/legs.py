@@ -1,16 +1,19 @@
 """A route made executable: sweeps and the core in turn, over scratch memory of one call."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from transfuse.backends.base import Executable, Kernels, Run, settled
+from transfuse.backends.base import Executable, Kernels, Part, Run, in_parts, settled
 from transfuse.backends.memory import INPUT, RESULT, Memory, touched
 from transfuse.elements import ELEMENTS
 from transfuse.route import Route
+from transfuse.stages import Stage
 from transfuse.stages.running import write
 from transfuse.sweeping import Buffer, Leg, Move
 
@@ -45,6 +48,11 @@ class _Formed:
         y = self.kernels.empty(self.form, x.dtype, False, x.device) if out is None else out
         self.whole(x, weight, operands, y.view(self.values))
         return y
+
+    def parts(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor
+    ) -> Iterator[Part]:
+        return in_parts(self.whole, x, weight, operands, out.view(self.values))
 
     def like(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
@@ -112,10 +120,35 @@ class _Legs:
         if x.is_neg() or (out is not None and out.is_neg()):
             y = self(x.resolve_neg(), weight, operands)
             return y if out is None else out.copy_(y)
-        device, dtype = x.device, x.dtype
-        y = self.kernels.empty(self.dims, dtype, self.last, device) if out is None else out
-        if not y.numel():
-            return y
+        y = self.kernels.empty(self.dims, x.dtype, self.last, x.device) if out is None else out
+        if y.numel():
+            for _ in self._run(x, weight, operands, y, self._at_once):
+                continue
+        return y
+
+    def parts(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor
+    ) -> Iterator[Part]:
+        """A call, leg by leg."""
+        return self._run(x, weight, operands, out, partial(in_parts, self.core))
+
+    def _at_once(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor
+    ) -> Iterator[Part]:
+        """The core as one part."""
+        self.core(x, weight, operands, out)
+        yield Part(0)
+
+    def _run(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        operands: Mapping[str, Tensor],
+        y: Tensor,
+        core: Callable[..., Iterator[Part]],
+    ) -> Iterator[Part]:
+        """All legs in turn, parts by their numbers among all passes; ``core`` runs the core."""
+        device, passes = x.device, count()
         given = {name: t.resolve_neg() for name, t in operands.items()}
         key = self._key((x, y, *given.values()))
         settled = self.settled.get(key)
@@ -127,15 +160,23 @@ class _Legs:
         slots = settled.slots((x, *given.values(), y), scratch)
         for run in settled.before:
             run(slots)
+            yield Part(next(passes))
         source = settled.tensor(self.before.buffer, slots) if self.before.legs else x
-        self.core(source, weight, self._inner(operands), settled.tensor(self.result, slots))
+        first = last = next(passes)
+        result = settled.tensor(self.result, slots)
+        for part in core(source, weight, self._inner(operands), result):
+            last = first + part.at
+            yield replace(part, at=last)
+        passes = count(last + 1)
         for run in settled.after:
             run(slots)
+            yield Part(next(passes))
         if self.route.rest:
-            self._rest(settled.tensor(self.after.buffer, slots), operands, y)
+            values = settled.tensor(self.after.buffer, slots)
+            for _ in self._rest(values, operands, y):
+                yield Part(next(passes))
         for move in self.moves:
             self._move(move, settled, slots, operands)
-        return y
 
     def _inner(self, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Those of the core."""
@@ -160,8 +201,8 @@ class _Legs:
         alike = ((t.stride(), t.dtype, t.data_ptr() & 15 > 0) for t in tensors)
         return (tensors[0].device, *alike)
 
-    def _rest(self, values: Tensor, operands: Mapping[str, Tensor], y: Tensor) -> None:
-        """The stages that only torch has, in the compute type."""
+    def _rest(self, values: Tensor, operands: Mapping[str, Tensor], y: Tensor) -> Iterator[Stage]:
+        """The stages that only torch has, in the compute type, one after another."""
         wide = self.element.compute
         env = {k: v.to(torch.promote_types(v.dtype, wide)) for k, v in operands.items()}
         values = values.to(wide)
@@ -169,7 +210,9 @@ class _Legs:
         for stage in self.route.rest:
             values = stage.apply(values, env)
             updated.update((name, env[name]) for name in stage.updates)
-        y.copy_(values)
+            if stage is self.route.rest[-1]:
+                y.copy_(values)
+            yield stage
         write(operands, updated)
 
     def _move(

@@ -1,13 +1,14 @@
 """Clocks: one call's seconds on the device, and on the host until it returns; peak memory."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
 import torch
 
+from transfuse.backends.base import Part
 from transfuse.backends.cpu import results
 
 
@@ -15,6 +16,10 @@ class Clock(Protocol):
     """``time`` gives device seconds and host seconds of one call."""
 
     def time(self, call: Callable[[], Any]) -> tuple[float, float]: ...
+
+    def laps(self, parts: Iterator[Part]) -> list[tuple[Part, float]]:
+        """The device seconds of each part of a call."""
+        ...
 
     def peak(self, call: Callable[[], Any]) -> int | None:
         """Bytes that one call takes at its peak, beyond what was there before it."""
@@ -29,6 +34,14 @@ class HostClock:
         call()
         seconds = perf_counter() - start
         return seconds, seconds
+
+    def laps(self, parts: Iterator[Part]) -> list[tuple[Part, float]]:
+        found, last = [], perf_counter()
+        for part in parts:
+            now = perf_counter()
+            found.append((part, now - last if part.seconds is None else part.seconds))
+            last = now
+        return found
 
     def peak(self, call: Callable[[], Any]) -> int | None:
         reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -64,13 +77,8 @@ class CudaClock:
         self.sweep = torch.empty(max(size, 2**26), dtype=torch.uint8, device="cuda")
 
     def time(self, call: Callable[[], Any]) -> tuple[float, float]:
-        start, end = (
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
-        torch.cuda.synchronize()
-        for _ in range(0, SWEPT, len(self.sweep)):
-            self.sweep.zero_()
+        start, end = self._event(), self._event()
+        self._swept()
         start.record()
         begun = perf_counter()
         call()
@@ -78,6 +86,31 @@ class CudaClock:
         end.record()
         torch.cuda.synchronize()
         return start.elapsed_time(end) / 1e3, host
+
+    def laps(self, parts: Iterator[Part]) -> list[tuple[Part, float]]:
+        """The first part finds swept caches, the others what those before them left there."""
+        last = self._event()
+        self._swept()
+        last.record()
+        events = []
+        for part in parts:
+            events.append((part, event := self._event()))
+            event.record()
+        torch.cuda.synchronize()
+        found = []
+        for part, event in events:
+            found.append((part, last.elapsed_time(event) / 1e3))
+            last = event
+        return found
+
+    def _swept(self) -> None:
+        torch.cuda.synchronize()
+        for _ in range(0, SWEPT, len(self.sweep)):
+            self.sweep.zero_()
+
+    @staticmethod
+    def _event() -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def peak(self, call: Callable[[], Any]) -> int | None:
         torch.cuda.synchronize()

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -26,7 +27,8 @@ from transfuse.bench.whole import ModelWork, Whole
 from transfuse.dispatch import choose
 from transfuse.elements import ELEMENTS
 from transfuse.fills import real
-from transfuse.plan import fused
+from transfuse.floors import Seconds, floor
+from transfuse.plan import Pass, fused
 from transfuse.problem import Problem
 
 COPIES = 3
@@ -96,20 +98,22 @@ def measure(
         tell(f"timing {len(ready)} variants in turn")
         _rounds(ready, clock, rounds, seconds)
     ceilings.measure()
-    return _finish(prepared, ceilings, task.fewest)
+    return _finish(prepared, ceilings, task)
 
 
 @dataclass
 class _Task:
     """One thing to compute, the truth about it, and a row of what is known before it is run.
 
-    ``fewest``: the least flops that any algorithm here takes for it.
+    ``fewest``: the least flops that any algorithm here takes for it. ``floor``: the least seconds
+    that its passes take one after another, where those of each are given.
     """
 
     work: Work | ModelWork
     oracle: Oracle | StepOracle | ModelOracle | None
     blank: Row
     fewest: float
+    floor: Callable[[Seconds], float]
 
 
 def _of_chain(run: Run, subject: Subject, precision: Precision, training: bool) -> _Task:
@@ -120,13 +124,19 @@ def _of_chain(run: Run, subject: Subject, precision: Precision, training: bool) 
     work = _trained(work, run.seed) if training else work
     plan = fused(chain, problem)
     flops, least = plan.work, plan.least
+    back = None
     if training:
         # Three convolutions. The gradient of the result is read, the input and the weight once
         # more, and the gradients of these two are written.
-        flops, least = 3 * flops, 2 * least + _held(problem)
+        back = Pass("gradients", 2 * plan.work, plan.least + _held(problem), 0)
+        flops, least = flops + back.flops, least + back.bytes
     blank = _blank(run, subject, precision, training, flops, least)
+
+    def passes(seconds: Seconds) -> float:
+        return floor(chain, problem, seconds) + (seconds(back) if back else 0.0)
+
     # Gradients behind a maximum are mostly zeros, which need no products.
-    return _Task(work, _oracle(work), blank, FEWEST_PRODUCTS * plan.work)
+    return _Task(work, _oracle(work), blank, FEWEST_PRODUCTS * plan.work, passes)
 
 
 def _of_model(run: Run, subject: Whole, precision: Precision, training: bool) -> _Task:
@@ -135,7 +145,10 @@ def _of_model(run: Run, subject: Whole, precision: Precision, training: bool) ->
     times = 3 if training else 1
     blank = _blank(run, subject, precision, training, times * counted.flops, times * counted.bytes)
     fewest = FEWEST_PRODUCTS_OF_MODELS * counted.flops
-    return _Task(work, whole.oracle(work, precision), blank, fewest)
+    # How many passes its layers take nobody has counted: one, as far as is known.
+    one = Pass(subject.name, blank.flops, blank.bytes, 0)
+    oracle = whole.oracle(work, precision)
+    return _Task(work, oracle, blank, fewest, lambda seconds: seconds(one))
 
 
 def _trained(work: Work, seed: int) -> Work:
@@ -234,19 +247,19 @@ def _rounds(ready: list[_Ready], clock: Clock, rounds: int, seconds: float) -> N
         gc.enable()
 
 
-def _finish(prepared: list[Row | _Ready], ceilings: Ceilings, fewest: float) -> list[Row]:
+def _finish(prepared: list[Row | _Ready], ceilings: Ceilings, task: _Task) -> list[Row]:
     ours = next(
         (p.samples for p in prepared if isinstance(p, _Ready) and p.row.variant == OURS), None
     )
-    rows = []
+    row, rows = task.blank, []
+    definition = ceilings.floor_of_definition(row.flops, row.bytes, row.precision)
+    passes = task.floor(partial(ceilings.seconds, precision=row.precision))
+    least = ceilings.floor_of_definition(round(task.fewest), row.bytes, row.precision)
     for each in prepared:
         if isinstance(each, Row):
             rows.append(each)
             continue
         time = spread(each.samples)
-        row = each.row
-        floor = ceilings.floor(row.flops, row.bytes, row.precision)
-        least = ceilings.floor(round(fewest), row.bytes, row.precision)
         is_peer = ours is not None and each.row.variant != OURS
         rows.append(
             replace(
@@ -255,7 +268,8 @@ def _finish(prepared: list[Row | _Ready], ceilings: Ceilings, fewest: float) -> 
                 host_samples=each.host,
                 time=time,
                 ratio=ratios(each.samples, ours) if is_peer and ours else None,
-                floor=floor,
+                floor=max(passes, definition),
+                floor_of_definition=definition,
                 impossible=time.median < least,
             )
         )

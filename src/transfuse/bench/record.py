@@ -40,9 +40,11 @@ class Run:
     seed: int
     commit: str | None
     environment: dict[str, Any]
-    # bytes/s of a copy by its size in bytes; flop/s of a matrix product by precision class
+    # bytes/s of a copy by its size in bytes; flop/s of a matrix product by precision class;
+    # exponentials/s by element type
     copy: list[tuple[int, float]]
     matmul: dict[str, float]
+    special: dict[str, float] = field(default_factory=dict)
     kind: str = "run"
     version: int = VERSION
 
@@ -53,8 +55,11 @@ class Row:
 
     ``status``: ok; wrong (the gate refused its result); missing (not installed, does not serve
     this); failed (it raised). ``ratio`` is this variant's time over ours, round by round: above 1
-    transfuse is faster. ``floor`` is the least time the run's own ceilings allow. ``training``: a
-    step was timed, the call and the gradients of its tensors.
+    transfuse is faster. ``floor`` is the least time that the run's own ceilings allow: pass by
+    pass, special functions and copies that cannot be avoided among them; ``floor_of_definition``,
+    for the products of the definition and every tensor moved once. ``impossible``: less than that,
+    even with the fewest products that are known. ``training``: a step was timed, the call and the
+    gradients of its tensors.
     """
 
     run: str
@@ -79,6 +84,7 @@ class Row:
     flops: int = 0
     bytes: int = 0
     floor: float | None = None
+    floor_of_definition: float | None = None
     impossible: bool = False
     training: bool = False
     kind: str = "row"
@@ -113,6 +119,12 @@ class Row:
         """The share of the machine's limit that was reached, 1 at best."""
         return self.floor / self.time.median if self.floor and self.time else None
 
+    @property
+    def of_definition(self) -> float | None:
+        """The same of the floor that the definition alone has."""
+        known = self.floor_of_definition
+        return known / self.time.median if known and self.time else None
+
 
 def setting(case: str, precision: str, training: bool) -> str:
     """What is said of a case beside its operator."""
@@ -122,6 +134,13 @@ def setting(case: str, precision: str, training: bool) -> str:
 
 class ResultError(ValueError):
     """A result file is malformed; the message starts with ``file:line:``."""
+
+
+def _floors(record: dict[str, Any]) -> dict[str, Any]:
+    """A row with both floors: before there were two, the definition's was called the floor."""
+    if "floor_of_definition" in record:
+        return record
+    return {**record, "floor": None, "floor_of_definition": record.get("floor")}
 
 
 def append(path: Path, records: Iterable[Run | Row]) -> None:
@@ -153,7 +172,7 @@ def read(path: Path) -> tuple[list[Run], list[Row]]:
                 runs[run.id] = run
             elif kind == "row":
                 spreads = {k: record[k] and Spread(**record[k]) for k in ("time", "ratio")}
-                rows.append(Row(**{**record, **spreads}))
+                rows.append(Row(**{**_floors(record), **spreads}))
             else:
                 raise ValueError(f"unknown kind {kind!r}")
         except (ValueError, KeyError, TypeError) as error:

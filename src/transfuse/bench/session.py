@@ -63,6 +63,7 @@ class Session:
             environment=environment(),
             copy=self.ceilings.copy,
             matmul=self.ceilings.matmul,
+            special=dict(self.ceilings.special),
         )
 
     def __iter__(self) -> Iterator[list[Row]]:
@@ -83,7 +84,12 @@ class Session:
             append(self.path, rows)
             yield rows
         # The same run again, with the ceilings as they were seen by its end.
-        final = replace(self.run, copy=self.ceilings.copy, matmul=self.ceilings.matmul)
+        final = replace(
+            self.run,
+            copy=self.ceilings.copy,
+            matmul=self.ceilings.matmul,
+            special=dict(self.ceilings.special),
+        )
         append(self.path, [final])
 
     def _tell(self, what: str, doing: str) -> None:

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
 
+from transfuse.bench.passes import measured
 from transfuse.cases import Case
 from transfuse.chain import Chain
 from transfuse.cli.output import Json, Slug, out, print_json
@@ -100,12 +101,18 @@ def explain(
     backward: Annotated[
         bool, typer.Option("--backward", help="Plan the gradients by all tensors, too.")
     ] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time each pass here, beside what it should take.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """What would run and why: rewrites, plan, and each backend's verdict.
 
     A bare word in a stage names a per-channel tensor: 'add(shift)';
     or a number that the problem line gives: 'scale(gain)' with gain=2.
+
+    --measure runs it, on values drawn for it. Predicted: what a pass has most of, products,
+    bytes or special functions, at ceilings measured in the same run.
     """
     known: dict[str, Any] = {}
     line = " ".join(sizes or [])
@@ -125,6 +132,8 @@ def explain(
     )
     chain = Chain(*prologue, *chain.stages, *epilogue)
     found = explained(_bound(chain, case), case.problem, backward=backward)
+    if measure:
+        found = measured(found)
     if as_json:
         return print_json({**known, "case": str(case), **found.as_dict()})
     out.print(found)

@@ -10,16 +10,20 @@ from rich.text import Text
 from transfuse.bench.record import OURS, Row, Spread
 from transfuse.bench.statistics import outcome
 from transfuse.operators import short
+from transfuse.plan import milliseconds
 from transfuse.tables import columns
 
-NARROW = ("ms", "ratio", "of floor", "MB")
-WIDE = ("ms", "p20 to p80", "ratio", "of floor", "MB")
+NARROW = ("ms", "ratio", "of floor", "definition", "MB")
+WIDE = ("ms", "p20 to p80", "ratio", "of floor", "definition", "MB")
 ROOM = 100
 """Columns of a terminal from which on the spread is shown; the file has it anyway."""
 NOISE = "~"
 CAPTION = (
     f"ratio: its time over {OURS}'s in the same rounds; above 1 {OURS} is faster\n"
-    f"{NOISE}: within the noise, p20 to p80 of both times, or of the ratio and 1, meet"
+    f"{NOISE}: within the noise, p20 to p80 of both times, or of the ratio and 1, meet\n"
+    "of floor: of the least time for passes in turn, each at what it has most of:\n"
+    "products, bytes, special functions; the input copied where it must be\n"
+    "definition: of that for its products and each tensor moved once, the old floor"
 )
 
 
@@ -58,18 +62,24 @@ def _table(rows: list[Row], names: int, shown: tuple[str, ...]) -> RenderableTyp
 
 def _widest(name: str) -> int:
     """So much room that the tables of all cases lie one under the other."""
-    return {"p20 to p80": 14, "of floor": 10}.get(name, 7)
+    return {"p20 to p80": 14, "of floor": 10, "definition": 10}.get(name, 7)
 
 
 def _figures(row: Row, time: Spread, ours: Row | None) -> dict[str, Text]:
-    share = Text("" if row.of_floor is None else f"{100 * row.of_floor:.0f} %")
     return {
-        "ms": Text(ms(time.median)),
-        "p20 to p80": Text(f"{ms(time.p20)} to {ms(time.p80)}"),
+        "ms": Text(milliseconds(time.median)),
+        "p20 to p80": Text(f"{milliseconds(time.p20)} to {milliseconds(time.p80)}"),
         "ratio": _ratio(row, time, ours),
-        "of floor": Text("impossible", style="bold red") if row.impossible else share,
+        "of floor": Text("impossible", style="bold red")
+        if row.impossible
+        else _share(row.of_floor),
+        "definition": _share(row.of_definition),
         "MB": Text("-" if row.memory is None else f"{row.memory / 1e6:.1f}"),
     }
+
+
+def _share(of: float | None) -> Text:
+    return Text("" if of is None else f"{100 * of:.0f} %")
 
 
 def _ratio(row: Row, time: Spread, ours: Row | None) -> Text:
@@ -78,8 +88,3 @@ def _ratio(row: Row, time: Spread, ours: Row | None) -> Text:
     found = outcome(time, ours.time, row.ratio)
     style = {"faster": "green", "slower": "red"}.get(found, "")
     return Text(f"{row.ratio.median:.2f}x{'' if style else NOISE}", style=style)
-
-
-def ms(seconds: float) -> str:
-    """Milliseconds to three digits."""
-    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"

@@ -12,7 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transfuse.maths.expr import ARITY, INF, Call, Constant, Expr, Name, call, constant, folded
+from transfuse.maths.expr import (
+    ARITY,
+    INF,
+    Call,
+    Constant,
+    Expr,
+    Name,
+    X,
+    call,
+    constant,
+    folded,
+)
 from transfuse.symbols import least, most
 
 ONE, ZERO = constant(1.0), constant(0.0)
@@ -27,6 +38,10 @@ class Primitive:
     (0). ``exact``: small integers give representable results. ``least``: below it there is no
     value but NaN. ``ulp``: how far the CPU core's results may be from the exact ones, in units of
     the last place; 0.5 is correctly rounded.
+
+    ``special``: operations of a GPU's special-function units that it takes at least, or plain ones
+    that take no less time: one, where an algorithm is known that gets by with it, as a sigmoid does
+    that is half a tanh. ``plain``: a CPU has an instruction for it, faster than any exponential.
     """
 
     torch: Callable[..., Tensor]
@@ -35,6 +50,8 @@ class Primitive:
     exact: bool = False
     least: float = -INF
     ulp: float = 0.5
+    special: int = 0
+    plain: bool = True
 
 
 def _none(*arguments: Expr) -> tuple[None, ...]:
@@ -63,11 +80,22 @@ def _sign(x: Expr) -> Expr:
     return call("where", x < 0, -1.0, _one_where(x > 0))
 
 
+def _slow(
+    torch: Callable[..., Tensor],
+    partials: Callable[..., tuple[Expr | None, ...]],
+    rises: tuple[int, ...],
+    ulp: float,
+    least: float = -INF,
+) -> Primitive:
+    """One that takes a special function, and that a CPU has no instruction for."""
+    return Primitive(torch, partials, rises, least=least, ulp=ulp, special=1, plain=False)
+
+
 PRIMITIVES: Mapping[str, Primitive] = {
     "add": Primitive(torch.add, lambda a, b: (ONE, ONE), (1, 1), exact=True),
     "sub": Primitive(torch.sub, lambda a, b: (ONE, -ONE), (1, -1), exact=True),
     "mul": Primitive(torch.mul, lambda a, b: (b, a), (0, 0), exact=True),
-    "div": Primitive(torch.div, lambda a, b: (1.0 / b, -(a / b) / b), (0, 0)),
+    "div": Primitive(torch.div, lambda a, b: (1.0 / b, -(a / b) / b), (0, 0), special=1),
     "neg": Primitive(torch.neg, lambda a: (-ONE,), (-1,), exact=True),
     "abs": Primitive(torch.abs, lambda a: (_sign(a),), (0,), exact=True),
     "minimum": Primitive(
@@ -90,21 +118,26 @@ PRIMITIVES: Mapping[str, Primitive] = {
     "both": Primitive(torch.logical_and, _none, (0, 0), exact=True),
     "either": Primitive(torch.logical_or, _none, (0, 0), exact=True),
     "no": Primitive(torch.logical_not, _none, (0,), exact=True),
-    "sqrt": Primitive(torch.sqrt, lambda a: (0.5 / call("sqrt", a),), (1,), least=0.0),
+    "sqrt": Primitive(torch.sqrt, lambda a: (0.5 / call("sqrt", a),), (1,), least=0.0, special=1),
     "rsqrt": Primitive(
-        torch.rsqrt, lambda a: (-0.5 * call("rsqrt", a) / a,), (-1,), least=0.0, ulp=1.5
+        torch.rsqrt,
+        lambda a: (-0.5 * call("rsqrt", a) / a,),
+        (-1,),
+        least=0.0,
+        ulp=1.5,
+        special=1,
     ),
-    "exp": Primitive(torch.exp, lambda a: (call("exp", a),), (1,), ulp=1),
-    "expm1": Primitive(torch.expm1, lambda a: (call("exp", a),), (1,), ulp=2),
-    "log": Primitive(torch.log, lambda a: (1.0 / a,), (1,), least=0.0, ulp=1),
-    "log1p": Primitive(torch.log1p, lambda a: (1.0 / (1.0 + a),), (1,), least=-1.0, ulp=3),
-    "sin": Primitive(torch.sin, lambda a: (call("cos", a),), (0,), ulp=3),
-    "cos": Primitive(torch.cos, lambda a: (-call("sin", a),), (0,), ulp=3),
-    "tanh": Primitive(torch.tanh, lambda a: (1.0 - call("tanh", a) ** 2,), (1,), ulp=2),
-    "sigmoid": Primitive(
+    "exp": _slow(torch.exp, lambda a: (call("exp", a),), (1,), ulp=1),
+    "expm1": _slow(torch.expm1, lambda a: (call("exp", a),), (1,), ulp=2),
+    "log": _slow(torch.log, lambda a: (1.0 / a,), (1,), least=0.0, ulp=1),
+    "log1p": _slow(torch.log1p, lambda a: (1.0 / (1.0 + a),), (1,), least=-1.0, ulp=3),
+    "sin": _slow(torch.sin, lambda a: (call("cos", a),), (0,), ulp=3),
+    "cos": _slow(torch.cos, lambda a: (-call("sin", a),), (0,), ulp=3),
+    "tanh": _slow(torch.tanh, lambda a: (1.0 - call("tanh", a) ** 2,), (1,), ulp=2),
+    "sigmoid": _slow(
         torch.sigmoid, lambda a: (call("sigmoid", a) * call("sigmoid", -a),), (1,), ulp=3
     ),
-    "erf": Primitive(torch.erf, lambda a: (2 / sqrt(pi) * call("exp", -(a * a)),), (1,), ulp=2),
+    "erf": _slow(torch.erf, lambda a: (2 / sqrt(pi) * call("exp", -(a * a)),), (1,), ulp=2),
 }
 
 
@@ -137,6 +170,31 @@ def evaluate(expr: Expr, values: Mapping[str, Any], like: Tensor) -> Tensor:
         expr, leaf, lambda each, parts: PRIMITIVES[each.primitive].torch(*parts)
     )
     return result
+
+
+def specials(expr: Expr, cpu: bool) -> int:
+    """Special functions that a value of an expression takes at least, on a GPU or on a ``cpu``.
+
+    Those of ``x``: what depends on arguments alone may be computed once for many values, and to
+    divide by it is to multiply. Of functions of functions the outermost counts: some fold into one,
+    as the tanh of a softplus does.
+    """
+
+    def varies(each: Expr) -> bool:
+        return X in each.walk()
+
+    found: dict[Expr, int] = {}
+    waiting = [expr]
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, Call) or each in found:
+            continue
+        row = PRIMITIVES[each.primitive]
+        own = 0 if cpu and row.plain else row.special
+        counts = own and varies(each.arguments[-1] if each.primitive == "div" else each)
+        found[each] = own if counts else 0
+        waiting += () if counts else each.arguments
+    return sum(found.values())
 
 
 def derivative(expr: Expr, by: str) -> Expr:

@@ -38,7 +38,16 @@ NUMBER_COLUMNS = (
     Column(
         "ratio", "ratio", "1.85x: transfuse is 1.85 times faster than this peer; below 1x slower"
     ),
-    Column("of_floor", "% of floor", "the least time this machine allows, over the median"),
+    Column(
+        "of_floor",
+        "% of floor",
+        "the least time this machine allows for the passes, one after another, over the median",
+    ),
+    Column(
+        "of_definition",
+        "% of definition",
+        "the same for the products and bytes of the definition alone: the floor as it was before",
+    ),
     Column(
         "error", "error share", "largest error over what the precision allows; above 1 is wrong"
     ),
@@ -160,6 +169,8 @@ def _facts(file: Path, run: Run) -> dict[str, Any]:
     facts.append(("copy", ", ".join(copies) or "not measured"))
     rates = [f"{precision} {si(rate, 'flop/s')}" for precision, rate in run.matmul.items()]
     facts.append(("matmul", ", ".join(rates) or "not measured"))
+    special = [f"{element} {si(rate, 'exp/s')}" for element, rate in run.special.items()]
+    facts.append(("special functions", ", ".join(special) or "not measured"))
     return {"title": machine(run), "facts": facts}
 
 

@@ -9,37 +9,51 @@ BEGIN, END = "<!-- results: {file} -->", "<!-- end of results -->"
 
 
 def markdown(path: Path) -> str:
-    """One line for each case and precision class of a file, in its order."""
+    """One line for each case and precision class of a file, in its order.
+
+    Of the two floors it shows those that the file knows: older ones have the definition's alone.
+    """
     _, rows = read(path)
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row.status == "ok" and row.time is not None:
             groups.setdefault(row.key, []).append(row)
-    lines = [
-        "| operator | precision | transfuse ms | of floor | best peer | its ms | ratio |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for (slug, *_), group in groups.items():
-        ours = [row for row in group if row.variant == OURS]
-        peers = [row for row in group if row.variant != OURS and row.ratio is not None]
-        if not (ours and peers):
-            continue
-        best = min(peers, key=lambda row: row.ratio.median if row.ratio else 0.0)
-        assert ours[0].time
-        assert best.time
-        assert best.ratio
-        share = "" if ours[0].of_floor is None else f"{100 * ours[0].of_floor:.0f} %"
-        cells = (
-            f"`{slug}`",
-            ours[0].setting,
-            f"{1e3 * ours[0].time.median:.3g}",
-            share,
-            best.variant,
-            f"{1e3 * best.time.median:.3g}",
-            f"{best.ratio.median:.2f}",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    lines = [cells for (slug, *_), group in groups.items() if (cells := _line(slug, group))]
+    names = list(lines[0]) if lines else []
+    kept = [name for name in names if any(cells[name] for cells in lines)]
+    table = [kept, ["---"] * len(kept), *([cells[name] for name in kept] for cells in lines)]
+    first, second, *rest = ("|".join(["", *_spaced(cells), ""]) for cells in table)
+    return "\n".join([first, second.replace(" ", ""), *rest])
+
+
+def _spaced(cells: list[str]) -> list[str]:
+    return [f" {cell} " for cell in cells]
+
+
+def _line(slug: str, group: list[Row]) -> dict[str, str]:
+    """Ours beside its best peer, by the names of columns; empty where one of them is missing."""
+    ours = [row for row in group if row.variant == OURS]
+    peers = [row for row in group if row.variant != OURS and row.ratio is not None]
+    if not (ours and peers):
+        return {}
+    best = min(peers, key=lambda row: row.ratio.median if row.ratio else 0.0)
+    assert ours[0].time
+    assert best.time
+    assert best.ratio
+    return {
+        "operator": f"`{slug}`",
+        "precision": ours[0].setting,
+        "transfuse ms": f"{1e3 * ours[0].time.median:.3g}",
+        "of floor": _share(ours[0].of_floor),
+        "of definition": _share(ours[0].of_definition),
+        "best peer": best.variant,
+        "its ms": f"{1e3 * best.time.median:.3g}",
+        "ratio": f"{best.ratio.median:.2f}",
+    }
+
+
+def _share(of: float | None) -> str:
+    return "" if of is None else f"{100 * of:.0f} %"
 
 
 def update(document: Path, results: Path) -> str:

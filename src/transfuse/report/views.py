@@ -52,6 +52,10 @@ class View:
         return finite(self.row.of_floor and self.row.of_floor * 100)
 
     @property
+    def of_definition(self) -> float | None:
+        return finite(self.row.of_definition and self.row.of_definition * 100)
+
+    @property
     def peak(self) -> float | None:
         return finite(self.row.memory and self.row.memory / 1e6)
 
@@ -71,6 +75,7 @@ class View:
             "p20": (self.time[1], self.spread),
             "ratio": (self.ratio[0], shown(self.ratio[0], times)),
             "of_floor": (self.of_floor, shown(self.of_floor, number)),
+            "of_definition": (self.of_definition, shown(self.of_definition, number)),
             "error": (self.error, shown(self.row.error, lambda share: f"{share:.3f}")),
             "peak": (self.peak, shown(self.peak, number)),
             "first": (finite(self.row.first_call), shown(finite(self.row.first_call), seconds)),
@@ -113,6 +118,7 @@ class View:
             lines.append(f"{times(self.ratio[0])} ({low}{TO}{high})")
         if self.rate is not None:
             lines.append(f"{si(self.rate, 'flop/s')}, {shown(self.of_floor, number)} % of floor")
+            lines.append(f"{shown(self.of_definition, number)} % of the definition's floor")
         return "\n".join([*lines, *([IMPOSSIBLE] if self.row.impossible else [])])
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from transfuse import plan
 from transfuse.backends import triton as backend
-from transfuse.backends.base import prepared
+from transfuse.backends.base import in_parts, prepared
 from transfuse.backends.triton import Triton
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload
@@ -126,11 +126,12 @@ def interpret(
     tiles: tuple[Any, ...] | None = None,
     times: int = 1,
     written: torch.dtype | None = None,
+    parts: bool = False,
 ) -> dict[str, Any]:
     """The results of so many calls, and what was launched.
 
     Results lie at ``strides`` in memory that was NaN before, between guards; of the input's type or
-    as ``written``.
+    as ``written``. ``parts``: one more call in parts, and what the passes of the plan do.
     """
     from transfuse.backends.triton import calls
 
@@ -152,9 +153,20 @@ def interpret(
             assert given is out
             assert (memory[untouched] == SENTINEL).all(), "written beside the output"
             results.append(out)
+        more = {}
+        if parts:
+            out = torch.full_like(results[0], torch.nan)
+            run = prepared(Triton(), chain, problem)
+            more = {
+                "parts": [
+                    (part.at, part.kernel) for part in in_parts(run, x, weight, operands, out)
+                ],
+                "passes": [each.does for each in Triton().plan(chain, problem).passes],
+            }
+            results.append(out)
         for ready in calls._ready.values():
             launched = [described(launch) for launch in ready.launch_plan.launches]
-    return {"results": results, "launches": launched, "operands": operands}
+    return {"results": results, "launches": launched, "operands": operands, **more}
 
 
 def described(launch: Any) -> dict[str, Any]:

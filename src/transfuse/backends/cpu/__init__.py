@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transfuse.backends import legs
-from transfuse.backends.base import Backend, Executable, Kernels, Run, Scatter, Verdict
+from transfuse.backends.base import Backend, Executable, Kernels, Part, Run, Scatter, Verdict
 from transfuse.backends.cpu import (
     library,
     lower,
@@ -128,11 +128,39 @@ class _Core:
     def __call__(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
     ) -> Tensor:
+        return self._run(x, weight, operands, out, None)
+
+    def parts(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor
+    ) -> Iterator[Part]:
+        """A call, with the time that the core takes for each of its passes.
+
+        Of a product of input and weights there is one, which is not told apart from the call.
+        """
+        core = library.load()
+        assert core is not None
+        ready = self._chosen(core, operands)
+        seconds = (ctypes.c_double * ready.room)()
+        self._run(x, weight, operands, out, seconds)
+        timed = any(seconds)
+        for at in range(ready.passes):
+            yield Part(at, seconds=seconds[at] if timed else None)
+
+    def _chosen(self, core: ctypes.CDLL, operands: Mapping[str, Tensor]) -> "_Ready":
+        return self.careful if self.assumes and not self.finite(core, operands) else self.ready
+
+    def _run(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        operands: Mapping[str, Tensor],
+        out: Tensor | None,
+        seconds: ctypes.Array[ctypes.c_double] | None,
+    ) -> Tensor:
+        """A call; ``seconds`` is where the core puts those of its passes, if anywhere."""
         core, count = library.load(), threads.count()
         assert core is not None
-        ready = self.ready
-        if self.assumes and not self.finite(core, operands):
-            ready = self.careful
+        ready = self._chosen(core, operands)
         if out is None:
             out = results.empty(ready.result)
         elif out.is_neg():
@@ -155,7 +183,11 @@ class _Core:
             program.operands = library.ELEMENTS.index("fp32")
         kept = packed(core, program, weight, count)
         program.weights, program.careful = kept.address, kept.careful
-        library.check(core, core.transfuse_run(program, count))
+        if seconds is None:
+            status = core.transfuse_run(program, count)
+        else:
+            status = core.transfuse_run_timed(program, count, seconds)
+        library.check(core, status)
         for gathers, (mean, var) in zip(ready.gathers, found, strict=True):
             write(operands, gathers.running.moved(operands, mean, var, gathers.values))
         return out
@@ -314,7 +346,8 @@ class _Ready:
     """A plan as the core takes it; of a call's own there are only addresses and strides to fill in.
 
     ``product``: the problem as a product of input and weights, where it is one; ``result``: the
-    tensor that comes of it; ``spread``: the operands of more than one value per channel.
+    tensor that comes of it; ``spread``: the operands of more than one value per channel;
+    ``passes``: how many there are; ``room``: numbers that the core may write of their times.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -342,6 +375,7 @@ class _Ready:
         self.spread = frozenset(name for each in instructions for name in each.spread)
         self._program = _program(plan.chain, plan.problem)
         self._program.steps, self._program.steps_count = self._steps, len(steps)
+        self.passes, self.room = len(plan.passes), len(steps) + 2
 
     def program(
         self,

@@ -326,6 +326,7 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_finite.errcheck = _given
     core.transfuse_decide.argtypes = (program, ctypes.POINTER(ctypes.c_int32))
     core.transfuse_run.argtypes = (program, ctypes.c_int32)
+    core.transfuse_run_timed.argtypes = (program, ctypes.c_int32, ctypes.POINTER(ctypes.c_double))
     core.transfuse_run_unless_changed.argtypes = (
         *(ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
     )

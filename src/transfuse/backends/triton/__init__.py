@@ -3,7 +3,7 @@
 Triton is imported when a kernel is first compiled, not before: with stored ones, never.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transfuse import settings
 from transfuse.backends import legs
-from transfuse.backends.base import Backend, Executable, Kernels, Run, Scatter, Verdict
+from transfuse.backends.base import Backend, Executable, Kernels, Part, Run, Scatter, Verdict
 from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import lower, versus_cudnn
 from transfuse.backends.triton.engines.served import Explained
@@ -61,6 +61,21 @@ class Triton(Backend):
         core = fused(found.core, found.inner)
         core = _copying(core, _calls().copied(found.core, core))
         return found.plan(core, ELEMENTS[problem.dtype].compute.itemsize)
+
+    def repack(self, chain: Chain, problem: Problem) -> Pass | None:
+        """The copy of a contiguous input that no engine for the chain does without, if any.
+
+        Tensor cores take channels side by side, or rows that begin at multiples of 16 bytes.
+        """
+        verdict = self.verdict(chain, problem)
+        if problem.layout != "contiguous" or not verdict.ok or verdict.yields:
+            return None
+        found = _route(chain, problem)
+        core = fused(found.core, found.inner)
+        if found.head or core.chain.prologue or "input" not in _calls().copied(found.core, core):
+            return None
+        many = problem.input.numel * ELEMENTS[problem.dtype].itemsize
+        return Pass("copy input in the order of the tiles", 0, many, many)
 
     def tiles(self, chain: Chain, problem: Problem) -> list[Explained]:
         """What serves each convolution of a chain."""
@@ -168,6 +183,21 @@ class _Core:
             _declined[self.chain, self.problem] = Verdict(str(reason))
             raise
         return y
+
+    def parts(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor
+    ) -> Iterator[Part]:
+        """A call, launch by launch.
+
+        What copies the input does the stages before the convolution on the way.
+        """
+        calls, chain = _calls(), self.plan.chain
+        whole = _copying(self.plan, calls.copied(self.chain, self.plan))
+        first = len(whole.passes) - len(self.plan.passes)  # the pass of the copies, if there is one
+        convolves = first + bool(chain.prologue)
+        for kernel, at in calls.one_by_one(self.chain, self.plan, x, weight, operands, out):
+            copies = first if chain.prologue else 0
+            yield Part(copies if at is None else convolves + at, kernel)
 
     def like(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None

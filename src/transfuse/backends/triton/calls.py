@@ -1,6 +1,7 @@
 """Calls: the launch plan for tensors that lie as these do, run on the caller's own stream."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -13,11 +14,13 @@ from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import lower, tuned, tuned_files
 from transfuse.backends.triton.draft import Draft, Lying
 from transfuse.backends.triton.engines.contract import Choose
+from transfuse.backends.triton.engines.gemm import phases_launch
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.engines.served import Explained
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.gpu import MULTIPROCESSORS, Gpu, aimed
 from transfuse.backends.triton.launch_plan import LaunchPlan
+from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.segments import Segment
 from transfuse.backends.triton.strides import Five, five, three
 from transfuse.chain import Chain
@@ -60,6 +63,47 @@ def run(
         return out
     flat = [_flat(operand, x.dim()) for operand in operands.values()] if operands else []
     moved = _moved(chain, operands, flat) if chain.updates else {}
+    follow(_found(chain, plan, x, weight, operands, flat, out), [x, weight, out, *flat])
+    write(operands, moved)
+    return out
+
+
+def one_by_one(
+    chain: Chain,
+    plan: Plan,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    out: Tensor,
+) -> Iterator[tuple[str, int | None]]:
+    """The same, a launch at a time: the name of its kernel, and the pass of the plan that it is of.
+
+    None is that of the copies; passes are counted from the convolution's on. Tensors that the chain
+    updates are left alone.
+    """
+    flat = [_flat(operand, x.dim()) for operand in operands.values()]
+    _moved(chain, operands, flat)
+    launch_plan = _found(chain, plan, x, weight, operands, flat, out)
+    tensors = [x, weight, out, *flat]
+    if x.is_cuda and not launch_plan.ready:
+        follow(launch_plan, tensors)
+    passes = lower.lowered(chain, plan).passes
+    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
+        for launch in launch_plan.one_by_one(tensors):
+            copies = launch.kernel in (packing_launch.PACK, phases_launch.PACK)
+            yield launch.kernel.name, None if copies else passes[launch.segment]
+
+
+def _found(
+    chain: Chain,
+    plan: Plan,
+    x: Tensor,
+    weight: Tensor,
+    operands: Mapping[str, Tensor],
+    flat: list[Tensor],
+    out: Tensor,
+) -> LaunchPlan:
+    """The launch plan for tensors that lie as these do, made where there is none yet."""
     key = _key(plan, x, weight, out, flat)
     ready = _ready.get(key)
     if ready is None:
@@ -67,9 +111,7 @@ def run(
             _ready.clear()
         named = dict(zip(operands, flat, strict=True))
         ready = _ready[key] = prepare(chain, plan, x, weight, named, out)
-    follow(ready.launch_plan, [x, weight, out, *flat])
-    write(operands, moved)
-    return out
+    return ready.launch_plan
 
 
 def _key(

@@ -102,6 +102,7 @@ class Draft:
         self.scratch: list[tuple[int, int, torch.dtype]] = []
         self.bytes = 0
         self.launches: list[Launch] = []
+        self.segment = 0  # the one that launches are written for
         self.statistics: dict[int, tuple[int, int]] = {}
         self.packed: dict[Copies, PackedCopies] = {}
         self.copied: set[str] = set()  # input, weights: those that launches copy
@@ -145,7 +146,7 @@ class Draft:
 
     def add(self, kernel: Kernel, programs: int, arguments: list[Any], **options: Any) -> None:
         """One more launch."""
-        self.launches.append(Launch(kernel, programs, arguments, options))
+        self.launches.append(Launch(kernel, programs, arguments, options, self.segment))
 
     def workload(self, each: Segment) -> Workload:
         """A segment that convolves, as tiles are chosen for it."""

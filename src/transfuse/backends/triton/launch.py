@@ -24,6 +24,8 @@ class Launch:
     programs: int
     arguments: list[Any]
     options: dict[str, Any] = field(default_factory=dict)
+    segment: int = 0
+    """Which one of a chain it belongs to."""
 
     def __post_init__(self) -> None:
         self.built: Build | None = None

@@ -1,6 +1,7 @@
 """A chain as launches made ready once: what is left for a call is memory and addresses."""
 
 import logging
+from collections.abc import Iterator
 from collections.abc import Sequence as Some
 from functools import cached_property
 
@@ -12,6 +13,7 @@ from transfuse.backends.triton.engines.contract import Choose, Task
 from transfuse.backends.triton.engines.ordered import serve
 from transfuse.backends.triton.engines.served import Served
 from transfuse.backends.triton.epilogue import stored_launch
+from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.sequence import Sequence
 from transfuse.log import once
 
@@ -35,6 +37,13 @@ class LaunchPlan(Sequence):
         once(logging.WARNING, ("other kernels",), line, "; ".join({*faults} - {""}))
         self.compiled_here(tensors)
 
+    def one_by_one(self, tensors: Some[Tensor]) -> Iterator[Launch]:
+        """As ever; with the kernels that serve where Triton is to launch."""
+        by_triton = self.ready and not self.direct
+        if by_triton and any(installed.uncompilable(each.kernel) for each in self.launches):
+            return self.compiled_here.one_by_one(tensors)
+        return super().one_by_one(tensors)
+
     @cached_property
     def compiled_here(self) -> "LaunchPlan":
         """The same without kernels that the store alone has."""
@@ -49,6 +58,7 @@ def _write(draft: Draft, choose: Choose) -> list[Served]:
     stored = Place(X, draft.x_strides)
     segments = draft.lowered.segments
     for at, segment in enumerate(segments):
+        draft.segment = at
         between = segment.stores and at + 1 < len(segments)
         if segment.convolves:
             task = Task(draft, segment, between, choose)

@@ -59,6 +59,9 @@ class _Walk:
     plan: Plan
     segments: list[Segment] = field(default_factory=list)
     statistics: list[Statistic] = field(default_factory=list)
+    passes: list[int] = field(default_factory=list)
+    at: int = 0
+    """The pass of each segment, and of the one under way."""
 
     def lowered(self) -> Lowered:
         chain, problem = self.plan.chain, self.plan.problem
@@ -69,7 +72,15 @@ class _Walk:
         self._epilogue(chain, problem)
         for each in self.segments:
             _check(each)
-        return Lowered(before, pool, after, factor, tuple(self.segments), tuple(self.statistics))
+        return Lowered(
+            before,
+            pool,
+            after,
+            factor,
+            tuple(self.segments),
+            tuple(self.statistics),
+            tuple(self.passes),
+        )
 
     def _prologue(
         self, chain: Chain, problem: Problem
@@ -105,6 +116,7 @@ class _Walk:
                 self.steps.append(len(self.statistics) - 1)
             elif whole and (i not in self.plan.resident or _of_batch(action)):
                 self._cut(action, shape, again=i in self.plan.recomputed)
+                self.at += i not in self.plan.resident
             elif whole:
                 self.steps.extend(_resident(action, shape))
             elif isinstance(action, Pool):
@@ -166,6 +178,7 @@ class _Walk:
         early = [s for s in self.steps if isinstance(s, int)]
         window = self.steps[at] if windows else None
         assert window is None or isinstance(window, Pool)
+        self.passes.append(self.at)
         self.segments.append(
             Segment(
                 self.convolves,

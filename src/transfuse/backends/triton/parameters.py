@@ -233,6 +233,25 @@ class ParameterBuffers:
 
     def __call__(self, given: Sequence[int], base: int, stream: int) -> None:
         """Make all launches of a call on a stream."""
+        buffer = self._filled(given, base, stream)
+        for call in buffer.calls:
+            code = call()
+            if code:
+                self._again(code, call, self.launches[buffer.calls.index(call)].kernel.name)
+        buffer.home.append(buffer)
+
+    def one_by_one(self, given: Sequence[int], base: int, stream: int) -> Iterator[Launch]:
+        """The same, a launch at a time."""
+        buffer = self._filled(given, base, stream)
+        for launch, call in zip(self.launches, buffer.calls, strict=True):
+            code = call()
+            if code:
+                self._again(code, call, launch.kernel.name)
+            yield launch
+        buffer.home.append(buffer)
+
+    def _filled(self, given: Sequence[int], base: int, stream: int) -> ParameterBuffer:
+        """A buffer for a call alone, with its addresses."""
         try:
             buffer = self.free[base, stream].pop()
         except (KeyError, IndexError):
@@ -240,11 +259,7 @@ class ParameterBuffers:
         self.pack(buffer.view, 0, *given)
         for each in buffer.moving:
             each.follow(given)
-        for call in buffer.calls:
-            code = call()
-            if code:
-                self._again(code, call, self.launches[buffer.calls.index(call)].kernel.name)
-        buffer.home.append(buffer)
+        return buffer
 
     def _buffer(self, given: Sequence[int], base: int, stream: int) -> ParameterBuffer:
         if len(self.free) >= PLACES:

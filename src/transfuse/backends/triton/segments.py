@@ -94,7 +94,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Lowered:
-    """What a backend launches: prologue, segments in order, and the statistics between them."""
+    """What a backend launches: prologue, segments in order, and the statistics between them.
+
+    ``passes``: which pass of the plan each segment is of, from that of the convolution on.
+    """
 
     prologue: tuple[TileOp, ...]
     pool: Pool | None
@@ -102,6 +105,7 @@ class Lowered:
     factor: float
     segments: tuple[Segment, ...]
     statistics: tuple[Statistic, ...]
+    passes: tuple[int, ...]
 
 
 def power(n: int) -> int:

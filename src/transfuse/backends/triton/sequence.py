@@ -1,5 +1,6 @@
 """Launches in order, made ready once: what is left for a call is memory and addresses."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Some
 
 import torch
@@ -40,7 +41,41 @@ class Sequence:
         if self.buffers is not None and not watched():
             self.buffers(given, base, stream)
             return
-        self.by_triton(tensors, [*given, *(base + at for at, _, _ in self.scratch)], stream)
+        self.by_triton(tensors, self._addresses(given, base), stream)
+
+    def one_by_one(self, tensors: Some[Tensor]) -> Iterator[Launch]:
+        """A call like an earlier one, or an interpreted one, that stops after each launch."""
+        scratch = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
+        if not self.ready:
+            memory = self._memory(tensors, scratch)
+            for launch in self.launches:
+                launch.interpret(memory)
+                yield launch
+            return
+        given, base = [tensor.data_ptr() for tensor in tensors], scratch.data_ptr()
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+        if self.buffers is not None and self.direct:
+            yield from self.buffers.one_by_one(given, base, stream)
+            return
+        for launch, run in [(each, each.by_triton()) for each in self.launches]:
+            run(self._addresses(given, base), stream)
+            yield launch
+
+    @property
+    def direct(self) -> bool:
+        """Whether the driver is asked to launch, not Triton."""
+        return self.buffers is not None and not watched()
+
+    def _addresses(self, given: list[int], base: int) -> list[int]:
+        """Those of the tensors given, then of scratch memory."""
+        return [*given, *(base + at for at, _, _ in self.scratch)]
+
+    def _memory(self, tensors: Some[Tensor], scratch: Tensor) -> list[Tensor]:
+        """The tensors given, then scratch memory."""
+        pieces = (
+            scratch[at : at + size * dtype.itemsize].view(dtype) for at, size, dtype in self.scratch
+        )
+        return [*tensors, *pieces]
 
     def by_triton(self, tensors: Some[Tensor], memory: list[int], stream: int) -> None:
         """Run by Triton's own launcher, on these tensors: their addresses, then the scratch's."""
@@ -66,9 +101,7 @@ class Sequence:
 
         Whether there is anything left to do: not for an interpreter, nor where there is no GPU.
         """
-        memory = list(tensors)
-        for at, size, dtype in self.scratch:
-            memory.append(scratch[at : at + size * dtype.itemsize].view(dtype))
+        memory = self._memory(tensors, scratch)
         if settings.interpreted():
             for launch in self.launches:
                 launch.interpret(memory)

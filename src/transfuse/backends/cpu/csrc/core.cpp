@@ -239,7 +239,16 @@ int transfuse_run(const transfuse_program* program, int32_t threads) {
     return guarded([&] {
         validate_run(program);
         const int count = startable(threads);
-        if (program->batch) choice().engine->run(Settled(*program).program, count);
+        if (program->batch) choice().engine->run(Settled(*program).program, count, nullptr);
+    });
+}
+
+int transfuse_run_timed(const transfuse_program* program, int32_t threads, double* seconds) {
+    return guarded([&] {
+        validate_run(program);
+        if (!seconds) refuse("seconds is a null pointer");
+        const int count = startable(threads);
+        if (program->batch) choice().engine->run(Settled(*program).program, count, seconds);
     });
 }
 
@@ -254,7 +263,7 @@ int transfuse_run_unless_changed(const transfuse_program* program, int32_t threa
         uint64_t found[2];
         choice().engine->digest(data, bytes, count, found);
         changed = found[0] != digest[0] || found[1] != digest[1];
-        if (!changed && program->batch) choice().engine->run(Settled(*program).program, count);
+        if (!changed && program->batch) choice().engine->run(Settled(*program).program, count, nullptr);
     });
     return failed ? failed : changed ? 2 : 0;
 }

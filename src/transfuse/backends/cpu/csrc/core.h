@@ -44,7 +44,11 @@ int transfuse_decide(const transfuse_program* program, int32_t* cuts);
 
 /* `threads` is at least 1. Beyond 64 it is no more than OpenMP would use by itself, or processors there are. */
 int transfuse_run(const transfuse_program* program, int32_t threads);
-/* The same, if the memory that the weights were packed from still has the digest that it had then; if it has
+/* The same, and how many seconds each pass takes: that of the pool, if there is one, then the walks over all
+ * tiles that the cuts leave, up to each where values are stored or computed again, and the last. There is room
+ * for two numbers more than steps. */
+int transfuse_run_timed(const transfuse_program* program, int32_t threads, double* seconds);
+/* What transfuse_run does, if the memory that the weights were packed from still has the digest that it had then; if it has
  * another, or one of another instruction set, 2, and nothing is run. */
 int transfuse_run_unless_changed(const transfuse_program* program, int32_t threads, const void* data,
                                  int64_t bytes, const uint64_t* digest);

@@ -16,11 +16,11 @@ template <class F> static auto as_computed(const transfuse_program& p, F f) {
     return p.element == TF_F64 ? f(double()) : f(float());
 }
 
-static void run(const transfuse_program& program, int threads) {
+static void run(const transfuse_program& program, int threads, double* seconds) {
     as_computed(program, [&](auto type) {
         typedef decltype(type) T;
         const Sideways<T> sideways(program);
-        Engine<T>(flattened(sideways.program), sideways.turned, threads).run();
+        Engine<T>(flattened(sideways.program), sideways.turned, threads, seconds).run();
     });
 }
 

@@ -8,6 +8,7 @@
 
 #include "convolution.h"
 #include "division.h"
+#include "laps.h"
 #include "output.h"
 #include "parallel.h"
 #include "source.h"
@@ -19,13 +20,16 @@ constexpr int64_t STREAM_BYTES = 24 << 20;  // of output: what the last-level ca
 
 template <class T> class Engine {
   public:
-    Engine(const transfuse_program& program, bool sideways, int threads)
+    Engine(const transfuse_program& program, bool sideways, int threads, double* seconds)
         : threads(threads),
+          done(seconds),
           source(program, threads),
           p(Division<T>::parts(program, sideways, source.inputs)),
           division(p, source.inputs),
           at(division.at),
-          steps(p, at, threads) {}
+          steps(p, at, threads) {
+        if (program.pooled) done();
+    }
 
     void run() {
         int64_t last = 0;  // the output's last element
@@ -41,10 +45,15 @@ template <class T> class Engine {
         while (true) {
             size_t end = fresh;
             while (end < size_t(p.steps_count) && p.steps[end].op != TF_CUT) end++;
-            if (end == size_t(p.steps_count)) return segment(begin, fresh, end, nullptr);
+            if (end == size_t(p.steps_count)) {
+                segment(begin, fresh, end, nullptr);
+                return done();
+            }
             if (p.steps[end].i0 == 0 && fits_output(end)) {
                 segment(begin, fresh, end, nullptr);
-                return in_place(end + 1);
+                done();
+                in_place(end + 1);
+                return done();
             }
             if (p.steps[end].i0 == 0) {
                 const Level& level = at[end];
@@ -56,12 +65,14 @@ template <class T> class Engine {
             } else {
                 segment(begin, fresh, end, &nowhere);
             }
+            done();
             fresh = end + 1;
         }
     }
 
   private:
     const int threads;
+    Laps done;
     const Source<T> source;
     const Layer p;
     const Division<T> division;
