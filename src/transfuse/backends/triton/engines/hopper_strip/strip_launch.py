@@ -66,9 +66,7 @@ class HopperStrip:
             return "a map reads a tensor that has more than one value per channel"
         if work.depthwise:
             return "groups of one channel have no products for tensor cores"
-        # Results of 32 bits are stored here in less time than by portable tiles, those of 16 in more.
-        slow = gathered(task.segment) is not None or task.draft.item < 4
-        if work.per_sample and slow and _products(work) < SHORT:
+        if work.per_sample and _products(work) < SHORT:
             return f"sums are short before a statistic: {_products(work)} products, of {SHORT}"
         window = task.segment.window is not None
         return strip_layout.verdict(
