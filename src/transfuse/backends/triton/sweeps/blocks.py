@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from transfuse.backends.triton.told import told
+from transfuse.backends.triton.told import Divisor, divisor, told
 from transfuse.sweeps import View
 
 MOST = 2**30
@@ -100,7 +100,7 @@ class Laid:
     """A block, and the integers that its kernel is launched with."""
 
     block: Block
-    sizes: tuple[int, ...]
+    sizes: tuple[Divisor, ...]
     """Tiles of rows and of columns along their innermost axes, blocks of columns, then the sizes
     of rows and of columns."""
     strides: tuple[tuple[int, ...], ...]
@@ -186,13 +186,13 @@ def laid(views: Sequence[View], rows: Across, cols: Across, read: Sequence[int] 
         Side(len(s.axes), s.block, dim, s.flat, 1 if s.flat and len(s.axes) > 1 else units[id(s)])
         for dim, s in enumerate((rows, cols))
     ]
-    sizes = [told(rows.tiles), told(cols.tiles), told(cols.blocks)]
+    sizes = [rows.tiles, cols.tiles, cols.blocks]
     for made, across in zip(sides, (rows, cols), strict=True):
         *outer, inner = (axis.size for axis in across.axes)
-        sizes += [*map(told, outer), told(inner // made.unit)]
+        sizes += [*outer, inner // made.unit]
     wide = max(rows.count * cols.count, *map(reach, views)) >= MOST
     block = Block(sides[0], sides[1], tuple(looks), wide)
-    return Laid(block, tuple(sizes), tuple(strides), rows.blocks, cols.blocks)
+    return Laid(block, tuple(map(divisor, sizes)), tuple(strides), rows.blocks, cols.blocks)
 
 
 def _even(view: View, at: int, sides: tuple[Across, Across], own: Across, width: int) -> bool:

@@ -5,8 +5,7 @@ import triton
 import triton.language as tl
 
 from transfuse.backends.triton.epilogue.expressions import evaluate
-from transfuse.backends.triton.sweeps.walk_kernel import read, side, write
-from transfuse.backends.triton.told_kernel import plain
+from transfuse.backends.triton.sweeps.walk_kernel import divided, read, side, write
 
 
 @triton.jit
@@ -21,9 +20,9 @@ def each(
     SHAPE: tl.constexpr = B.shape
     ROWS: tl.constexpr = B.rows
     COLS: tl.constexpr = B.cols
-    across = plain(sizes[2])
-    rows, live_rows, _ = side(program // across, sizes, 0, 3, ROWS)
-    cols, live_cols, _ = side(program % across, sizes, 1, 3 + B.rows.rank, COLS)
+    down, across = divided(program, sizes[2])
+    rows, live_rows, _ = side(down, sizes, 0, 3, ROWS)
+    cols, live_cols, _ = side(across, sizes, 1, 3 + B.rows.rank, COLS)
     values = read((pointers, strides), rows, cols, (live_rows, live_cols), 1, COUNT, B, ACC)
     blank = tl.zeros(SHAPE, ACC)
     y = evaluate(E, blank, values, numbers, 0)

@@ -17,9 +17,8 @@ ELEMENTS = 2048
 """Of a block."""
 COLUMNS = (2048, 128, 64, 32, 8)
 MANY = 32
-"""Columns of a block at least, where there are as many: shorter axes are walked with those around
-them. Also, where results and values have different innermost axes of so many, these share a block.
-"""
+"""An innermost axis that is shorter is walked together with all others. Also, where results and
+values have different innermost axes of so many, these share a block."""
 
 
 def launches(sweep: Each, at: Callable[[int], int]) -> list[Launch]:
@@ -41,12 +40,11 @@ def _laid(views: Sequence[View]) -> Laid:
     *outer, inner = found or [Axis(1, (0,) * len(views))]
     beside = _beside(outer, inner, len(views))
     if beside is None:
-        along = Across([inner], 1)
-        while outer and along.count < MANY:
-            along = Across([outer.pop(), *along.axes], 1)
-        columns = fitting(along.count, COLUMNS)
+        if outer and inner.size < MANY:  # all axes as one: no block is as narrow as the last
+            return laid(views, Across([], 1), Across([*outer, inner], ELEMENTS))
+        columns = fitting(inner.size, COLUMNS)
         rest = Across(outer, ELEMENTS // columns, even=False)
-        return laid(views, rest, replace(along, block=columns))
+        return laid(views, rest, Across([inner], columns))
     others = [axis for axis in outer if axis is not beside]
     rows, cols = Across([*others, beside], 64, flat=False), Across([inner], 64)
     if inner.size < MANY:

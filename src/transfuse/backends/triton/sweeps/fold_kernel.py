@@ -215,17 +215,18 @@ def fold(
         own, live, linear = side(block, sizes, 1, 3 + B.rows.rank, COLS)
     kept = started(tl.zeros(SHAPE, ACC), KIND)
     for step in range(share * run, tl.minimum(share * run + run, steps)):
-        kept = met(kept, step, own, live, views, sizes, numbers, B, F, ACC)
+        at = step + 0 * block  # also in the interpreter, where a step is no tensor
+        kept = met(kept, at, own, live, views, sizes, numbers, B, F, ACC)
     kept = gathered(kept, KIND, 1 - F.kept)
     if F.shared:
         to = partials + linear.to(tl.int64) * shares + share
         for i in tl.static_range(len(kept)):
             tl.store(to + i * plain(counts[4]).to(tl.int64), kept[i], mask=live)
     elif F.kept == 0:
-        none, _, _ = side(0, sizes, 1, 3 + B.rows.rank, COLS)
+        none, _, _ = side(0 * tl.program_id(0), sizes, 1, 3 + B.rows.rank, COLS)
         stored(kept, views, own, none, live, many, numbers, B, F, ACC)
     else:
-        none, _, _ = side(0, sizes, 0, 3, ROWS)
+        none, _, _ = side(0 * tl.program_id(0), sizes, 0, 3, ROWS)
         stored(kept, views, none, own, live, many, numbers, B, F, ACC)
 
 
@@ -262,7 +263,7 @@ def join(
     shares = plain(counts[2])
     plane = plain(counts[4]).to(tl.int64)
     own, live, linear = side(tl.program_id(0), sizes, 0, 3, ROWS)
-    none, _, _ = side(0, sizes, 1, 3 + B.rows.rank, COLS)
+    none, _, _ = side(0 * tl.program_id(0), sizes, 1, 3 + B.rows.rank, COLS)
     kept = nothing(tl.zeros(SHAPE, ACC), KIND)
     for first in range(0, shares, B.cols.block):
         at = first + tl.arange(0, B.cols.block)[None, :]

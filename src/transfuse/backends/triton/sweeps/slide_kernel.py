@@ -11,7 +11,7 @@ import triton.language as tl
 from transfuse.backends.triton.epilogue.arithmetic import larger, quotient
 from transfuse.backends.triton.epilogue.expressions import evaluate
 from transfuse.backends.triton.epilogue.operands import number
-from transfuse.backends.triton.sweeps.walk_kernel import read, side, spot, write
+from transfuse.backends.triton.sweeps.walk_kernel import divided, read, side, spot, write
 from transfuse.backends.triton.told_kernel import plain
 
 
@@ -141,9 +141,9 @@ def slide(
     AFTER: tl.constexpr = P.after
     KNOWN: tl.constexpr = len(P.taps)
     views = (pointers, strides)
-    across = plain(sizes[2])
-    rows, live_rows, _ = side(program // across, sizes, 0, 3, ROWS)
-    cols, live_cols, _ = side(program % across, sizes, 1, 3 + B.rows.rank, COLS)
+    down, across = divided(program, sizes[2])
+    rows, live_rows, _ = side(down, sizes, 0, 3, ROWS)
+    cols, live_cols, _ = side(across, sizes, 1, 3 + B.rows.rank, COLS)
     live = (live_rows, live_cols)
     others = read(views, rows, cols, live, 1, P.others, B, ACC)
     total = tl.zeros(SHAPE, ACC)
