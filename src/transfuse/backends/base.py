@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -61,8 +61,7 @@ def settled(
     return found
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of a call that has just run: a pass of its plan, by number, or a kernel of that.
 
     ``seconds``: how long it took, where it was timed as it ran; else it took since the part before.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from math import prod
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -26,12 +26,14 @@ from transfuse.stages.base import (
     parameter,
     shown,
 )
-from transfuse.stages.batch_halves import BatchApply, BatchStatistics
 from transfuse.stages.names import named, optional
 from transfuse.stages.norm_checks import more_than_one_value
 from transfuse.stages.running import Running, kept_as
 from transfuse.stages.torch_norms import affine, by_running
 from transfuse.stages.walk import Given, Value, Walk
+
+if TYPE_CHECKING:
+    from transfuse.stages.batch_halves import BatchApply, BatchStatistics
 
 _OVER = ("batch", "groups", "channels")
 _MADE = ("batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm")
@@ -227,9 +229,11 @@ class Norm(Stage):
 
         return over_last
 
-    def halves(self, key: str) -> tuple[BatchStatistics, BatchApply] | None:
+    def halves(self, key: str) -> "tuple[BatchStatistics, BatchApply] | None":
         if not self.training or self.over != "batch":
             return None
+        from transfuse.stages.batch_halves import BatchApply, BatchStatistics
+
         assert self.eps is not None, "a batch norm has one"
         return (
             BatchStatistics(key, self.running_mean, self.running_var, self.momentum),
