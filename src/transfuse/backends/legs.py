@@ -1,7 +1,7 @@
 """A route made executable: sweeps and the core in turn, over scratch memory of one call."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -166,7 +166,7 @@ class _Legs:
         result = settled.tensor(self.result, slots)
         for part in core(source, weight, self._inner(operands), result):
             last = first + part.at
-            yield replace(part, at=last)
+            yield part._replace(at=last)
         passes = count(last + 1)
         for run in settled.after:
             run(slots)
