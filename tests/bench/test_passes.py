@@ -217,7 +217,7 @@ def test_a_clock_of_a_gpu_asks_for_an_event_behind_each_part(
 
     class Swept:
         def __len__(self) -> int:
-            return clocks.SWEPT
+            return 8 * clocks.SWEPT
 
         def zero_(self) -> None:
             did.append("sweep")
