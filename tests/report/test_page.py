@@ -158,17 +158,24 @@ def test_the_repository_s_results_make_a_small_page_with_true_headlines():
     text = build(RESULTS, "")
     assert len(text.encode()) < 2_000_000
     words = Tags(text).words
+    models = heading(words, "Real models").partition(" geometric mean ")[2]
     for path in RESULTS:
         _, rows = read(path)
         for peer in {r.variant for r in counted(rows)}:
-            ratios = [r.ratio.median for r in counted(rows) if r.variant == peer]
-            assert f"{peer} {times(geometric_mean(ratios))} " in words
+            of_peer = [r for r in counted(rows) if r.variant == peer]
+            mean = times(geometric_mean(r.ratio.median for r in of_peer))
+            if of_peer[0].slug == "model":
+                assert mean in models.split()[:5], peer
+            else:
+                assert f"{peer} {mean} " in words
 
 
 def test_a_row_takes_two_kilobytes_at_most(page):
-    """So that a thousand results stay below 2 MB."""
-    small, large = build(RESULTS[:1], ""), build(RESULTS, "")
-    more = sum(len(read(path)[1]) for path in RESULTS[1:])
+    """So that a thousand results stay below 2 MB; beside a file that brings every chart."""
+    others = [path for path in RESULTS if path.name != "h200.jsonl"]
+    first = [path for path in RESULTS if path not in others]
+    small, large = build(first, ""), build(RESULTS, "")
+    more = sum(len(read(path)[1]) for path in others)
     assert (len(large.encode()) - len(small.encode())) / more < 2000
 
 

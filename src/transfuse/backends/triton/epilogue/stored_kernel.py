@@ -82,12 +82,15 @@ def after_run(
 
 @triton.jit
 def finish_tile(
-    source, out, partials, operands, sizes, to, gathered,
+    memory, operands, sizes, to, gathered,
     F: tl.constexpr, ACC: tl.constexpr, UNIT: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
-    """A tile of a group of channels, ``PIECES`` of it; ``UNIT`` neighbours are one aligned piece of
-    memory."""
+    """A tile of a group of channels, ``PIECES`` of it; ``UNIT`` neighbours are one aligned piece.
+
+    ``memory``: where values come from, where results go, and where partials do.
+    """
     LATE: tl.constexpr = F.late
+    source, out, partials = memory
     program, tile = parted(tl.program_id(0), sizes.tiles)
     n, of_channels = parted(program, sizes.groups)
     inner = tl.arange(0, F.block_c)
@@ -130,16 +133,16 @@ def finish_tile(
 
 @triton.jit
 def finish_pieces(
-    source, out, partials, operands, sizes, to, gathered,
+    memory, operands, sizes, to, gathered,
     F: tl.constexpr, ACC: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """A tile of all its pieces, or of as many as positions reach: one build serves both."""
     FEW: tl.constexpr = F.few
     ALL: tl.constexpr = F.pieces
     if plain(sizes.positions) <= FEW * F.block_p:
-        finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, UNIT, FEW)
+        finish_tile(memory, operands, sizes, to, gathered, F, ACC, UNIT, FEW)
     else:
-        finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, UNIT, ALL)
+        finish_tile(memory, operands, sizes, to, gathered, F, ACC, UNIT, ALL)
 
 
 @triton.jit
@@ -153,13 +156,14 @@ def finish(
     """
     UNIT: tl.constexpr = F.unit
     operands = Operands(tensors, numbers, strides)
+    memory = (source, out, partials)
     if F.pieces == 1:
         if plain(to.even) > 0:
-            finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, UNIT, 1)
+            finish_tile(memory, operands, sizes, to, gathered, F, ACC, UNIT, 1)
         else:
-            finish_tile(source, out, partials, operands, sizes, to, gathered, F, ACC, 1, 1)
+            finish_tile(memory, operands, sizes, to, gathered, F, ACC, 1, 1)
     else:
         if plain(to.even) > 0:
-            finish_pieces(source, out, partials, operands, sizes, to, gathered, F, ACC, UNIT)
+            finish_pieces(memory, operands, sizes, to, gathered, F, ACC, UNIT)
         else:
-            finish_pieces(source, out, partials, operands, sizes, to, gathered, F, ACC, 1)
+            finish_pieces(memory, operands, sizes, to, gathered, F, ACC, 1)
