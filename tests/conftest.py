@@ -1,6 +1,7 @@
 """An operator's case with its tensors, and every way to call it."""
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod, sqrt
@@ -119,3 +120,21 @@ def _given(operator: str | Operator, line: str, seed: int = 0) -> Given:
 @pytest.fixture
 def given() -> Callable[..., Given]:
     return _given
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run ``transfuse`` with some words; gives exit status, stdout, stderr."""
+    from transfuse.cli import main
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["transfuse", *words])
+        try:
+            main()
+            status = 0
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run

@@ -1,12 +1,11 @@
 """``transfuse explain``: operators and any chain, in 80 columns and as JSON."""
 
 import json
-import sys
+from functools import partial
 from typing import Any
 
 import pytest
 
-from transfuse.cli import main
 from transfuse.explanation import explained
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
@@ -16,20 +15,10 @@ LINE = "n8 ci64 co64 i64x64 k4 s2 p1 fp16 cuda:sm90"
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def cli(command_line: Any) -> Any:
     """Run ``transfuse explain``; gives exit status, stdout, stderr."""
 
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["transfuse", "explain", *words])
-        try:
-            main()
-            status = 0
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return run
+    return partial(command_line, "explain")
 
 
 CHAINS = {

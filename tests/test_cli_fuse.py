@@ -1,13 +1,11 @@
 """``transfuse fuse FILE.py:Model``: in 80 columns, as JSON, and what is wrong in one line."""
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from transfuse.cli import main
 
 MODELS = """
 import torch
@@ -53,23 +51,13 @@ number = 3
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: Any) -> Any:
     """Run ``transfuse fuse`` beside a file of models; gives exit status, stdout, stderr."""
     (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
     (tmp_path / "broken.py").write_text("print(", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["transfuse", "fuse", *words])
-        try:
-            main()
-            status = 0
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return run
+    return partial(command_line, "fuse")
 
 
 @pytest.mark.parametrize("name", ["Decoder", "make", "there"])

@@ -2,8 +2,8 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from transfuse.bench import passes
 from transfuse.bench.ceilings import Ceilings
 from transfuse.bench.passes import measured
 from transfuse.chain import Chain
-from transfuse.cli import main, output
+from transfuse.cli import output
 from transfuse.explanation import explained
 from transfuse.operators import OPERATORS
 from transfuse.plan import Pass
@@ -44,21 +44,11 @@ def decreed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def cli(monkeypatch: pytest.MonkeyPatch, command_line: Any) -> Any:
     for console in (output.out, output.err):
         monkeypatch.setattr(console, "width", 80)
 
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["transfuse", "explain", *words])
-        try:
-            main()
-            status = 0
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return run
+    return partial(command_line, "explain")
 
 
 def test_each_pass_is_predicted_at_the_ceilings_and_timed(decreed: list[Any]) -> None:

@@ -113,10 +113,14 @@ def power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+PIECES, FEW = 8, 5
+"""Pieces of a tile, and how many of them are taken where these hold all of it."""
+
+
 def in_pieces(n: int, most: int) -> tuple[int, int]:
-    """How many pieces hold ``n``, and the size of each: few, as a kernel is built for each."""
+    """How many pieces hold ``n``, and their size: one of few, as each takes a build."""
     tile = stepped(n, most)
-    return (8, tile // 8) if n > most // 64 else (1, tile)
+    return (PIECES, tile // PIECES) if n > most // 64 else (1, tile)
 
 
 def stepped(n: int, most: int) -> int:

@@ -77,7 +77,6 @@ class StoredEpilogue:
     block_c: int
     block_p: int
     pieces: int  # of ``block_p`` positions each, in one tile
-    few: int  # so many of these are taken where they hold all positions
     runs: tuple[OpTable, ...]
     late: str
     over_batch: bool

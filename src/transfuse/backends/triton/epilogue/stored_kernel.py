@@ -13,7 +13,10 @@ from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Op
 from transfuse.backends.triton.epilogue.resident_kernel import across
 from transfuse.backends.triton.epilogue.statistics_kernel import gather, join, put
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
+from transfuse.backends.triton.segments import FEW as FEW_PIECES
 from transfuse.backends.triton.told_kernel import parted, plain
+
+FEW = tl.constexpr(FEW_PIECES)
 
 
 @triton.jit
@@ -137,7 +140,6 @@ def finish_pieces(
     F: tl.constexpr, ACC: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
     """A tile of all its pieces, or of as many as positions reach: one build serves both."""
-    FEW: tl.constexpr = F.few
     ALL: tl.constexpr = F.pieces
     if plain(sizes.positions) <= FEW * F.block_p:
         finish_tile(memory, operands, sizes, to, gathered, F, ACC, UNIT, FEW)

@@ -18,8 +18,6 @@ FINISH = Kernel("epilogue.stored_kernel", "finish", static=2)
 OF_A_THREAD = 32
 """Elements of a thread; half of them where shares of a window meet, since each is then loaded
 while another is held."""
-FEW = 5
-"""Pieces of eight, where these are enough."""
 REGISTERS = 64
 """Of a thread: with more, too few programs share a multiprocessor to keep its memory busy."""
 ALONG_CHANNELS = 80
@@ -55,7 +53,6 @@ def add(draft: Draft, each: Segment, source: Place, out: Place) -> None:
         block_c=block_c,
         block_p=block_p,
         pieces=pieces,
-        few=FEW,
         runs=table.runs,
         late=draft.kind(each.late),
         over_batch=statistic is not None and statistic.over_batch,
