@@ -153,9 +153,10 @@ def test_null_pointers_and_counts(core: ctypes.CDLL) -> None:
     strides = library.Strides(2, 1, 1, 1, 1)
     memory = run.out.data_ptr()
     for arguments in (
-        (None, memory, strides, memory),
-        (run.program, None, strides, memory),
-        (run.program, memory, strides, None),
+        (None, memory, strides, 1, memory),
+        (run.program, None, strides, 1, memory),
+        (run.program, memory, strides, 0, memory),
+        (run.program, memory, strides, 1, None),
     ):
         assert core.transfuse_pack(*arguments) == 1
     found = library.Digest()

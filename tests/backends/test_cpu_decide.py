@@ -88,7 +88,7 @@ def run(chain: Chain, problem: Problem, x: Any, weight: Any, out: Any) -> int:
     program = opened(chain, problem)
     program.input, program.input_strides = x.data_ptr(), strides(x.stride())
     program.output, program.output_strides = out.data_ptr(), strides(out.stride())
-    kept = pack(core, program, weight)
+    kept = pack(core, program, weight, 1)
     program.weights = kept.data_ptr()
     return int(core.transfuse_run(program, 2))
 

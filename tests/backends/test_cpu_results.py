@@ -50,7 +50,9 @@ def taken_next() -> set[int]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_held() -> Iterator[None]:
+def nothing_held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nor does the allocator have memory whose pages are there, as far as results know."""
+    monkeypatch.setattr(results, "_has_pages", lambda address, size: False)
     gc.collect()
     results.release()
     yield
@@ -60,6 +62,36 @@ def nothing_held() -> Iterator[None]:
 def test_this_torch_tells_what_refers_to_a_storage() -> None:
     """Where one does not, nothing is reused; then most of the tests below have nothing to say."""
     assert results._alone() is not None
+
+
+HAS_PAGES = results._has_pages
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mincore")
+def test_written_memory_has_pages() -> None:
+    import mmap
+
+    with mmap.mmap(-1, 4 * MIB) as memory:
+        room = np.frombuffer(memory, np.uint8)
+        address = room.ctypes.data
+        assert not HAS_PAGES(address, 4 * MIB)
+        room[: 2 * MIB] = 1
+        assert HAS_PAGES(address, 2 * MIB)
+        assert HAS_PAGES(address + 100, 2 * MIB - 100)
+        assert not HAS_PAGES(address, 4 * MIB)
+        del room
+
+
+def test_memory_that_has_pages_is_the_allocators(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = call()
+    assert held() == [y.data_ptr()]
+    monkeypatch.setattr(results, "_has_pages", lambda address, size: True)
+    z = call(2 * X)
+    assert held() == [y.data_ptr()], "in use"
+    del y
+    call()
+    assert held() == [], "idle: the allocator has it again"
+    torch.testing.assert_close(z, 2 * RIGHT)
 
 
 # ---- again, and not before -------------------------------------------------------------------

@@ -479,13 +479,13 @@ def test_packed_weights_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             assert_fresh(w)
             assert kept_bytes() <= weights.MOST
     assert len(weights._kept) == 3
-    assert {key[0] for key in weights._kept} == {w.data_ptr() for w in alive[-3:]}, (
-        "the last used stay"
-    )
+    last = {w.untyped_storage() for w in alive[-3:]}
+    assert {each.source() for each in weights._kept.values()} == last, "the last used stay"
 
 
-def test_packed_weights_of_dead_tensors_go() -> None:
+def test_packed_weights_of_dead_tensors_go(monkeypatch: pytest.MonkeyPatch) -> None:
     weights._kept.clear()
+    monkeypatch.setattr(weights, "GONE", 0)
     for seed in range(20):
         assert_fresh(fresh_weight(seed))
     gc.collect()
@@ -495,7 +495,7 @@ def test_packed_weights_of_dead_tensors_go() -> None:
 
 
 def test_packing_happens_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights._kept.clear()  # the same values may have lain at this address before
+    weights._kept.clear()  # the same values may have been packed before
     packs: list[Tensor] = []
     pack = weights._pack
     monkeypatch.setattr(weights, "_pack", lambda *args: packs.append(args[3]) or pack(*args))

@@ -1,4 +1,4 @@
-"""Packed weights refer to memory, not to tensors: torch may swap and convert those, and free it."""
+"""Packs are found by values; they refer to memory, not to tensors, which torch may swap."""
 
 import gc
 import signal
@@ -31,6 +31,7 @@ def right(w: Tensor) -> None:
 @pytest.fixture(autouse=True)
 def nothing_kept() -> Iterator[None]:
     weights._kept.clear()
+    weights._places.clear()
     yield
     weights._kept.clear()
 
@@ -73,12 +74,24 @@ def test_modules_can_be_converted(name: str) -> None:
     right(module.weight)
 
 
-def test_packs_go_with_the_memory() -> None:
+def sources() -> list[int | None]:
+    """Where the weights of each pack lie, the longest unused first; None where they are gone."""
+    found = [each.source() for each in weights._kept.values()]
+    return [None if each is None else each.data_ptr() for each in found]
+
+
+def test_packs_go_with_the_memory_but_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    right(fresh())
+    [one] = weights._kept.values()
+    monkeypatch.setattr(weights, "GONE", 3 * one.nbytes)
     for _ in range(20):
         right(fresh())
     gc.collect()
-    right(last := fresh(3, 5, 3, 3))
-    assert [each.key[0] for each in weights._kept.values()] == [last.data_ptr()]
+    right(last := fresh())
+    assert sources() == [None, None, None, last.data_ptr()]
+    monkeypatch.setattr(weights, "GONE", 0)
+    right(other := fresh())
+    assert sources() == [last.data_ptr(), other.data_ptr()]
 
 
 def test_packs_stay_with_the_memory() -> None:
@@ -89,7 +102,7 @@ def test_packs_stay_with_the_memory() -> None:
     del w
     gc.collect()
     right(fresh(3, 5, 3, 3))
-    assert address in {each.key[0] for each in weights._kept.values()}
+    assert address in sources()
     right(view)
 
 
@@ -102,13 +115,61 @@ def test_other_weights_at_the_same_address() -> None:
             right(w)
 
 
-def test_weights_computed_for_each_call_are_packed_in_the_same_memory() -> None:
-    direction, addresses = fresh(), set()
-    for gain in range(1, 6):
-        right(direction * gain)
-        [pack] = [each for each in weights._kept.values() if each.source() is None]
-        addresses.add(pack.address)
-    assert len(addresses) == 1
+@pytest.fixture
+def packs(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The weights that were packed."""
+    packed, pack = [], weights._pack
+
+    def counting(*args: Any) -> Any:
+        packed.append(args[3])
+        return pack(*args)
+
+    monkeypatch.setattr(weights, "_pack", counting)
+    return packed
+
+
+def test_weights_computed_for_each_call_are_packed_once(packs: list[Tensor]) -> None:
+    """Wherever they lie: those of an earlier call are held, so that each has its own address."""
+    direction, held = fresh(), []
+    for _ in range(5):
+        held.append(direction * 2)
+        right(held[-1])
+    assert len(packs) == 1
+    held.clear()
+    right(direction * 2)
+    assert len(packs) == 1
+    right(direction * 3)
+    assert len(packs) == 2
+
+
+def test_weights_computed_in_turn_in_the_same_memory(packs: list[Tensor]) -> None:
+    """As those of two layers of a shape may be, each freed when its layer is done."""
+    layers = [fresh(), fresh()]
+    for _ in range(4):
+        for each in layers:
+            right(each * 2)
+    assert len(packs) == 2
+
+
+def test_the_pack_of_what_was_written_over_goes(packs: list[Tensor]) -> None:
+    w = fresh()
+    for count in range(1, 5):
+        right(w)
+        right(w)
+        assert len(packs) == count
+        assert len(weights._kept) == 1
+        w.add_(1)
+
+
+def test_where_weights_lay_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, packs: list[Tensor]
+) -> None:
+    monkeypatch.setattr(weights, "PACKS", 2)
+    held = [torch.ones(3, 4, 3, 3) for _ in range(20)]
+    for w in held * 2:
+        right(w)
+        assert len(weights._places) <= 8
+    assert len(packs) == 1
 
 
 def test_weights_that_another_thread_writes_to_while_they_are_packed(
@@ -137,7 +198,7 @@ def test_packs_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     for w in alive:
         right(w)
         assert len(weights._kept) <= 3
-    assert [each.key[0] for each in weights._kept.values()] == [w.data_ptr() for w in alive[-3:]]
+    assert sources() == [w.data_ptr() for w in alive[-3:]]
 
 
 class Cycle:
@@ -218,3 +279,23 @@ def test_threads_pack_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None
         worker.join(120)
         assert not worker.is_alive()
     assert not faults
+
+
+def test_a_pack_may_be_let_go_of_while_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads pack the same values; while the second pack takes the place of the first, whose
+    memory is freed, a third thread lets go of all."""
+    pack = weights._pack
+
+    class Clears:
+        def __del__(self) -> None:
+            weights._kept.clear()
+
+    def twice(content: weights.Content, *arguments: Any) -> weights.Packed:
+        weights._kept[content] = first = pack(content, *arguments)
+        first.freed = Clears()  # type: ignore[attr-defined]
+        return pack(content, *arguments)
+
+    monkeypatch.setattr(weights, "_pack", twice)
+    for _ in range(2):
+        right(fresh())
+    assert weights._by_use() == list(weights._kept.values())

@@ -174,13 +174,14 @@ int64_t transfuse_packed_bytes(const transfuse_program* program) {
     return result<int64_t>(answer, -1);
 }
 
-int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, void* to) {
+int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, int32_t threads, void* to) {
     const transfuse_program& p = *program;
     const int64_t packed = transfuse_packed_bytes(program);
     if (packed < 0) return 1;  // a program that the core refuses says nothing about memory
     const int64_t sizes[5] = {p.in_channels, p.out_channels / p.groups, p.kernel[0], p.kernel[1], p.kernel[2]};
     Frame frame = request(Function::PACK, p);
     for (int i = 0; i < 5; i++) frame.put(strides[i]);
+    frame.put(threads);
     frame.put_memory(weights, span(p.element, sizes, strides));
     frame.put_memory(to, size_t(packed));
     Frame answer = ask(frame);

@@ -118,8 +118,9 @@ void pack(Frame& request, Frame& answer) {
     Given given(request);
     int64_t strides[5];
     for (int64_t& stride : strides) stride = request.get<int64_t>();
+    const int32_t threads = request.get<int32_t>();
     const Copy weights(request), to(request);
-    put_written(answer, transfuse_pack(&given.program, weights.data(), strides, to.data()), to);
+    put_written(answer, transfuse_pack(&given.program, weights.data(), strides, threads, to.data()), to);
 }
 
 void digest(Frame& request, Frame& answer) {

@@ -50,7 +50,7 @@ def of_programs(make: Maker) -> str:
     except RuntimeError:
         # What it refuses, the others refuse, too, before they look at any address.
         strides = library.Strides(1, 1, 1, 1, 1)
-        if not core.transfuse_pack(pointer, 64, strides, 64) or not core.transfuse_run(
+        if not core.transfuse_pack(pointer, 64, strides, threads, 64) or not core.transfuse_run(
             pointer, threads
         ):
             raise Wrong("a program was refused and then run") from None
@@ -65,7 +65,7 @@ def of_programs(make: Maker) -> str:
     library.check(
         core,
         core.transfuse_pack(
-            pointer, weights.data_ptr() or 64, _strides(dims), packed.data_ptr() or 64
+            pointer, weights.data_ptr() or 64, _strides(dims), 2, packed.data_ptr() or 64
         ),
     )
     shape = _last(program, steps)

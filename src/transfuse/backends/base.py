@@ -124,6 +124,11 @@ class Kernels(Protocol):
         """A sweep made ready to run on tensors, by the slots of its views."""
         ...
 
+    def sweeps(self, sweeps: Sequence[Sweep], device: torch.device) -> list[Run]:
+        """Sweeps in turn, several perhaps as one: none writes to memory that another looks at
+        by another slot."""
+        ...
+
     def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
         """The gradients of a convolution whose output these windows see; None: it has no kernel."""
         ...

@@ -1,6 +1,7 @@
 """Where buffers lie: the tensors of a call, and scratch memory that steps share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -76,6 +77,12 @@ class Memory:
             self.known[key] = len(self.given) + len(self.places), like
             self.places.append((at, size, dtype))
             self.size = max(self.size, at + size)
+
+    def apart(self, slots: Iterable[int]) -> bool:
+        """Whether no two of these slots share scratch memory."""
+        first = len(self.given)
+        found = sorted(self.places[each - first][:2] for each in {*slots} if each >= first)
+        return all(at + size <= after for (at, size), (after, _) in pairwise(found))
 
     def sweep(self, leg: Leg) -> Sweep:
         outs = tuple(map(self.view, leg.writes))

@@ -10,7 +10,7 @@ from transfuse.backends.base import Kernels, Run
 from transfuse.backends.memory import Memory, touched, whole
 from transfuse.reverse.steps import Step, Task
 from transfuse.sweeping import Buffer
-from transfuse.sweeps import View
+from transfuse.sweeps import Sweep, View, views
 
 MOST = 256
 """Layouts of tensors that one schedule keeps itself ready for."""
@@ -63,13 +63,21 @@ class Schedule:
     def _settle(self, given: Mapping[str, Tensor], device: torch.device) -> _Settled:
         memory = Memory(given, {}, self.between, self.last)
         memory.lay([touched(step) for step in self.steps], [])
-        runs = tuple(
-            self._task(step, memory)
-            if isinstance(step, Task)
-            else self.kernels.sweep(memory.sweep(step), device)
-            for step in self.steps
-        )
-        return _Settled(runs, tuple(memory.places), memory.size)
+        runs: list[Run] = []
+        waiting: list[Sweep] = []
+        for step in self.steps:
+            if isinstance(step, Task):
+                runs += self.kernels.sweeps(waiting, device)
+                runs.append(self._task(step, memory))
+                waiting = []
+                continue
+            sweep = memory.sweep(step)
+            if not memory.apart(slot for each in (*waiting, sweep) for slot in views(each)):
+                runs += self.kernels.sweeps(waiting, device)
+                waiting = []
+            waiting.append(sweep)
+        runs += self.kernels.sweeps(waiting, device)
+        return _Settled(tuple(runs), tuple(memory.places), memory.size)
 
     @staticmethod
     def _task(task: Task, memory: Memory) -> Run:

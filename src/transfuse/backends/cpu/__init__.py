@@ -96,6 +96,9 @@ class _Kernels:
         run = sweeps.prepare(sweep)
         return lambda slots: run([tensor.data_ptr() for tensor in slots])
 
+    def sweeps(self, sweeps: Sequence[Sweep], device: torch.device) -> list[Run]:
+        return [self.sweep(each, device) for each in sweeps]
+
     def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
         return winners.prepare(problem, windows)
 
@@ -208,7 +211,7 @@ class _Core:
         lines = [each for name, each in operands.items() if name not in ready.spread]
         copied = any(each.is_neg() for each in tensors)
         copied = copied or not all(each.is_contiguous() for each in lines)
-        copied = copied or len({each.dtype for each in lines}) > 1 or not weights.dense(weight)
+        copied = copied or len({each.dtype for each in lines}) > 1
         empty = 0 in ready.result.shape
         if copied or empty or ready.product or ready.gathers:
             return self
@@ -228,16 +231,17 @@ class _Again:
         self.result = core.ready.result
         self.small = out is None and self.result.size < results.LEAST
         self.layout: object = None
-        self.nbytes = weight.nbytes
+        self.dense, self.nbytes = weights.dense(weight), weight.nbytes
         self.programs: list[_Filled] = []
 
     def __call__(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
     ) -> Tensor:
-        core, address = self.core, weight.data_ptr()
-        found = weights.kept((address, self.layout))
-        if found is None or (core.assumes and not core.finite(self.loaded, operands)):
-            return self._first(x, weight, operands, out)
+        if not self.dense:  # such as one kernel for all channels
+            weight = weight.contiguous()
+        core, address, count = self.core, weight.data_ptr(), threads.count()
+        if core.assumes and not core.finite(self.loaded, operands):
+            return core(x, weight, operands, out)
         y = out
         if y is None:
             form = self.result
@@ -248,28 +252,23 @@ class _Again:
         except IndexError:
             program = _Filled(core.ready, x, weight, operands, y)
         words = program.words
-        words[_INPUT], words[_WEIGHTS], words[_OUTPUT] = x.data_ptr(), found.address, y.data_ptr()
+        words[_INPUT], words[_OUTPUT] = x.data_ptr(), y.data_ptr()
         if operands:
             program.point_to(operands)
-        if program.careful is not found.careful:
+        found, status = weights.kept((address, self.layout)), library.CHANGED
+        if found is not None:
+            words[_WEIGHTS] = found.address
+            if program.careful is not found.careful:
+                program.be_careful(found.careful)
+            status = self.run(program.address, count, address, self.nbytes, found.digest_address)
+        if status == library.CHANGED:
+            found = weights.packed(self.loaded, program.program, weight, count)
+            self.layout, words[_WEIGHTS] = found.content[1], found.address
             program.be_careful(found.careful)
-        status = self.run(
-            program.address, threads.count(), address, self.nbytes, found.digest_address
-        )
+            status = self.loaded.transfuse_run(program.program, count)
         self.programs.append(program)
         if status:
-            if status == library.CHANGED:
-                return self._first(x, weight, operands, y)
             library.check(self.loaded, status)
-        return y
-
-    def _first(
-        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
-    ) -> Tensor:
-        """Weights that are not packed, or not any more: the core's own way packs them."""
-        y = self.core(x, weight, operands, out)
-        program = _Filled(self.core.ready, x, weight, operands, y).program
-        self.layout = weights.layout(self.loaded, program, weight)
         return y
 
 
@@ -455,7 +454,7 @@ def _multiply(
     samples = x.reshape(*product.weight[1::-1], 1).transpose(0, 1)
     signal, result = weight.reshape(product.input.dims), out.view(product.output().dims)
     program = _product(product).program(signal, result, {})
-    memory = pack(core, program, samples)
+    memory = pack(core, program, samples, count)
     program.weights = memory.data_ptr()
     library.check(core, core.transfuse_run(program, count))
 

@@ -18,7 +18,7 @@ from transfuse.elements import BY_DTYPE
 from transfuse.maths.expr import ARITY
 
 NAME = "libtransfuse_cpu.so"
-ABI = 1
+ABI = 2
 """``TRANSFUSE_ABI``: goes up where the structures stay and their meaning does not."""
 OPS = (
     *("add", "scale", "clamp", "norm", "sigmoid", "tanh", "map", "softmax", "sum"),
@@ -320,7 +320,8 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_packed_bytes.argtypes = (program,)
     core.transfuse_packed_bytes.restype = ctypes.c_int64
     core.transfuse_packed_bytes.errcheck = _given
-    core.transfuse_pack.argtypes = (program, ctypes.c_void_p, Strides, ctypes.c_void_p)
+    pointer, count = ctypes.c_void_p, ctypes.c_int32
+    core.transfuse_pack.argtypes = (program, pointer, Strides, count, pointer)
     core.transfuse_digest.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, Digest)
     core.transfuse_finite.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
     core.transfuse_finite.errcheck = _given

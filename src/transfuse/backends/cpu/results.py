@@ -6,11 +6,15 @@ here, and one of them is used again when nothing else refers to it: no tensor, v
 graph or handle. Results are torch's own tensors all the same: they grow, are shared, saved and
 pickled like any other.
 
+Amid a model the allocator often has memory whose pages are there, which another operation has just
+left: that is better still, since caches hold some of it, so it is asked first.
+
 Nothing runs when a result ends, and nothing here takes a lock: calls may come from any thread, from
 a signal's handler, from the collector amid these very lines. A storage is taken out of the
 dictionary, one atomic step, before its references are counted. Whoever took it has it alone.
 """
 
+import ctypes
 import os
 from functools import cache
 from math import prod
@@ -69,11 +73,12 @@ def empty(form: Form) -> Tensor:
     """A tensor on the CPU, whatever torch's default device is; nothing is known of its values."""
     if not LEAST <= form.size <= MOST or _alone() is None:
         return _fresh(form)
-    held = _taken(form.size)
+    result, held = _fresh(form), _taken(form.size)
+    if _has_pages(result.data_ptr(), form.size):
+        return result  # and what was held is the allocator's again
     if held is not None:
         result = _over(held.storage, form)
     else:
-        result = _fresh(form)
         storage = result.untyped_storage()
         held = _Held(storage, storage._cdata, storage.data_ptr(), form.size)
     _held[held.key] = held
@@ -107,6 +112,24 @@ def _over(storage: UntypedStorage, form: Form) -> Tensor:
     data = torch.empty(0, dtype=form.dtype, device=_CPU)
     result.data = data.set_(storage, 0, form.shape, form.strides)
     return result
+
+
+def _has_pages(address: int, size: int) -> bool:
+    """Whether the system has given most of its pages to this memory, and need not clear them."""
+    mincore, page = _pages()
+    first, end = address // page, -(-(address + size) // page)
+    told = (ctypes.c_char * (end - first))()
+    at, length = ctypes.c_void_p(first * page), ctypes.c_size_t((end - first) * page)
+    if mincore is None or mincore(at, length, told):
+        return False
+    return told.raw.count(0) <= (end - first) // 8
+
+
+@cache
+def _pages() -> tuple[Any, int]:
+    """What tells which pages are there, if anything does, and their size."""
+    size = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+    return getattr(ctypes.CDLL(None), "mincore", None), size
 
 
 def _taken(size: int) -> _Held | None:

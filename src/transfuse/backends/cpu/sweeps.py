@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import Any
 
+import torch
+
 from transfuse.backends.cpu import library, threads
 from transfuse.backends.cpu.bytecode import Code, assemble
 from transfuse.elements import BY_DTYPE
@@ -36,6 +38,23 @@ def prepare(sweep: Sweep) -> Callable[[Sequence[int]], None]:
     outs = sweep.outs if isinstance(sweep, Fold) else (sweep.out,)
     if not prod(outs[0].sizes):
         return lambda slots: None
+    from transfuse.backends.cpu.hoisting import hoisted  # an import of the package leaves it alone
+
+    rest, parts, size = hoisted(sweep)
+    last, before = _ready(rest), [_each(each) for each in parts]
+    if not before:
+        return last
+
+    def run(slots: Sequence[int]) -> None:
+        scratch = torch.empty(size, dtype=torch.uint8, device="cpu")
+        addresses = [*slots, scratch.data_ptr()]
+        for ready in (*before, last):
+            ready(addresses)
+
+    return run
+
+
+def _ready(sweep: Sweep) -> "_Ready":
     if isinstance(sweep, Each):
         return _each(sweep)
     return _fold(sweep) if isinstance(sweep, Fold) else _slide(sweep)

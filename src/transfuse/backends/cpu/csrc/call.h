@@ -211,7 +211,7 @@ class Call {
         void* memory = std::aligned_alloc(64, size_t(size + 63) / 64 * 64);
         const std::unique_ptr<void, void (*)(void*)> packed(memory, std::free);
         if (!packed) throw std::bad_alloc();
-        succeed(transfuse_pack(&p, weight, strides, packed.get()));
+        succeed(transfuse_pack(&p, weight, strides, omp_get_max_threads(), packed.get()));
         p.weights = packed.get();
         succeed(transfuse_run(&p, omp_get_max_threads()));
     }

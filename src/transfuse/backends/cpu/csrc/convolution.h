@@ -282,6 +282,8 @@ template <class T> class Convolution {
         const int64_t from = std::max<int64_t>(lo, 0), until = std::max(from, std::min(hi, n[2]));
         if (lanes)
             copy_lanes(from_sample, from, until);
+        else if (p.dots)
+            copy_dots(from_sample, from, until);
         else if (stride[4] == 1 || until - from == 1)
             copy_rows(from_sample, from, until);
         else if (stride[1] == 1)
@@ -319,6 +321,27 @@ template <class T> class Convolution {
                     continue;
                 }
                 load_row(element, input, at, stride[4], count, to + zeros);
+                fill_ends(to, zeros, count);
+            }
+        });
+    }
+
+    // Row by row, channels two by two.
+    void copy_dots(int64_t from_sample, int64_t from, int64_t until) {
+        const int64_t zeros = from - first_column, count = until - from;
+        const uint16_t* data = static_cast<const uint16_t*>(input);
+        // Whether two channels are a value of 32 bits in memory, too.
+        bool together = stride[1] == 1 && stride[4] > 1 && uintptr_t(data) % 4 == 0;
+        for (int i : {0, 2, 3, 4}) together = together && stride[i] % 2 == 0;
+        each_copied([&](int64_t d, int64_t h) {
+            T* to = copied_row(d, h);
+            const int64_t at = row_at(from_sample, d, h, from);
+            if (together)
+                copy_block(TF_F32, input, at / 2, {p.in_channels, count}, {1, stride[4] / 2}, to + zeros, pitch);
+            for (int64_t c = 0; c < p.in_channels; c++, to += pitch) {
+                const uint16_t* row = data + at + 2 * c * stride[1];
+                if constexpr (sizeof(T) == 4)
+                    if (!together) join(row, row + stride[1], stride[4], count, to + zeros);
                 fill_ends(to, zeros, count);
             }
         });
@@ -474,7 +497,7 @@ template <class T> class Convolution {
         for (int64_t slot = 0, wide; slot < padded * p.groups; slot += wide) {
             const int64_t group = slot / padded;
             wide = narrow ? per_group : block_width<T>(per_group, slot % padded);
-            const auto add = row_of<T>(wide);
+            const auto add = row_of<T>(wide, p.dots);
             const auto add_few = narrow ? narrow_row_of<T>(per_group) : nullptr;
             const T* weights = first + slot * p.taps() * cig;
             for (int64_t c0 = 0; c0 < cig; c0 += part) {

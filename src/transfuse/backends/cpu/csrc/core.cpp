@@ -203,10 +203,10 @@ int64_t transfuse_packed_bytes(const transfuse_program* program) {
     return bytes;
 }
 
-int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, void* to) {
+int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, int32_t threads, void* to) {
     return guarded([&] {
         validate_pack(program, weights, strides, to);
-        choice().engine->pack(*program, weights, strides, to);
+        choice().engine->pack(*program, weights, strides, startable(threads), to);
     });
 }
 

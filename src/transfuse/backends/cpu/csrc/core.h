@@ -17,7 +17,7 @@ const char* transfuse_message(void);
  * text with the number below, the names in the order of their enumerations, and for all
  * structures the size and every field's offset. The number goes up where these stay and their meaning
  * does not. */
-#define TRANSFUSE_ABI 1
+#define TRANSFUSE_ABI 2
 const char* transfuse_abi(void);
 
 /* The instruction set in use ("avx512", "avx2", "sse2", "neon"); the best one this machine runs. */
@@ -29,7 +29,7 @@ const char* transfuse_isas(void);
 
 /* Weights in the order in which the instruction set in use reads them; strides in elements. */
 int64_t transfuse_packed_bytes(const transfuse_program* program);
-int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, void* to);
+int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, int32_t threads, void* to);
 
 /* 128 bits of some memory: others, but for a chance of 2^-61, if any of its bytes is another. They
  * hold within a process, for one instruction set. */

@@ -33,14 +33,15 @@ static int64_t packed_bytes(const transfuse_program& program) {
     });
 }
 
-static void pack_weights(const transfuse_program& program, const void* weights, const int64_t* strides, void* to) {
+static void pack_weights(const transfuse_program& program, const void* weights, const int64_t* strides, int threads,
+                         void* to) {
     as_computed(program, [&](auto type) {
         typedef decltype(type) T;
         const Sideways<T> sideways(program);
         int64_t steps[5];
         std::copy(strides, strides + 5, steps);
         if (sideways.turned) Sideways<T>::turn_weights(steps);
-        pack(sideways.program, weights, steps, static_cast<T*>(to));
+        pack(sideways.program, weights, steps, threads, static_cast<T*>(to));
     });
 }
 

@@ -16,15 +16,9 @@ constexpr int64_t FEWEST_ITEMS = 64;    // so that many threads find work
 constexpr int64_t COLUMNS = 1024;       // results side by side
 constexpr int64_t COLUMN_VALUES = 16384;  // of a block of columns, in the second-level cache
 constexpr int64_t SHORT_COLUMNS = 256;    // results side by side, where the axes they lie along are short
-constexpr int64_t SHORT_TERMS = 64;       // of a fold whose row is shorter than it takes to begin one
-
-// Fewer values than a vector, and `none` beside them.
-template <class T> TF_INLINE Vec<T> some(const T* p, int64_t count, Vec<T> none) {
-    T v[LANES<T>];
-    store(v, none);
-    memcpy(v, p, count * sizeof(T));
-    return load(v);
-}
+// Terms of a fold whose row is shorter than it takes to begin and end one: of sums, of exponentials, and where the last
+// vector is not whole and no mask loads it.
+constexpr int64_t SHORT_SUM = 20, SHORT_EXPONENTIALS = 40, SHORT_RAGGED = 64;
 
 // A block whose rows are folded, one after another.
 template <class T> struct Rows {
@@ -43,7 +37,7 @@ template <class T> struct Rows {
             for (; k + 4 * L <= terms; k += 4 * L)
                 for (int j = 0; j < 4; j++) found[j] = fold(found[j], load(row + k + j * L));
             for (; k + L <= terms; k += L) found[0] = fold(found[0], load(row + k));
-            if (k < terms) found[0] = fold(found[0], some(row + k, terms - k, fill(row[0])));
+            if (k < terms) found[0] = fold(found[0], load_some(row + k, terms - k, fill(row[0])));
             top[i] = fold_lanes<T>(fold(fold(found[0], found[1]), fold(found[2], found[3])), fold);
         }
     }
@@ -62,7 +56,7 @@ template <class T> struct Rows {
                 for (; k + 4 * L <= end; k += 4 * L)
                     for (int j = 0; j < 4; j++) add(load(row + k + j * L), b, t[j]);
                 for (; k + L <= end; k += L) add(load(row + k), b, t[0]);
-                if (k < end) add(some(row + k, end - k, padding), b, t[0]), k = end;
+                if (k < end) add(load_some(row + k, end - k, padding), b, t[0]), k = end;
                 for (int j = 0; j < KINDS; j++)
                     total[j] += double(sum_lanes<T>((t[0][j] + t[1][j]) + (t[2][j] + t[3][j])));
             }
@@ -107,7 +101,7 @@ template <class T> struct Columns {
         const T* row = values + r * pitch;
         int64_t i = 0;
         for (; i + LANES<T> <= count; i += LANES<T>) f(load(row + i), i);
-        if (i < count) f(some(row + i, count - i, Vec<T>{}), i);
+        if (i < count) f(load_some(row + i, count - i), i);
     }
 };
 
@@ -360,7 +354,12 @@ template <class T> class Fold {
     }
     int64_t values() const { return std::max<int64_t>(1, results * lines * (s.across ? 1 : terms)); }
     // Whether rows are so short that vectors lie better along the results.
-    bool turns() const { return !s.across && steps == 1 && results >= LANES<T> && lines * terms < SHORT_TERMS; }
+    bool turns() const {
+        const bool ragged = TF_BYTES < 64 && lines * terms % LANES<T>;
+        const bool exponentials = s.folding == TF_F_EXPONENTIALS || s.folding == TF_F_LOGSUMEXP;
+        const int64_t fewest = ragged ? SHORT_RAGGED : exponentials ? SHORT_EXPONENTIALS : SHORT_SUM;
+        return !s.across && steps == 1 && results >= LANES<T> && lines * terms < fewest;
+    }
 
     // The first of a chunk's results, and how many there are.
     int64_t first_of(int64_t chunk) const {

@@ -72,20 +72,50 @@ template <class T, int P, int MASK> static void instruction(T* to, const From<T>
     }
 }
 
+// WHERE of a comparison, as one instruction: sources 0 and 1 are compared, 2 and 3 chosen from.
+template <class T, int P, int MASK> static void selection(T* to, const From<T>* from, int64_t count) {
+    const auto source = [&](auto which, int64_t i) -> Vec<T> {
+        constexpr int k = decltype(which)::value;
+        if constexpr (MASK >> k & 1) return fill(from[k].number);
+        else return load(from[k].strip + i);
+    };
+    for (int64_t i = 0; i < count; i += LANES<T>) {
+        const Vec<T> a = source(std::integral_constant<int, 0>(), i), b = source(std::integral_constant<int, 1>(), i);
+        const Vec<T> c = source(std::integral_constant<int, 2>(), i), d = source(std::integral_constant<int, 3>(), i);
+        const Mask<T> is = P == TF_P_LT ? a < b : P == TF_P_LE ? a <= b : a == b;
+        store(to + i, is ? c : d);
+    }
+}
+
 // Which sources matter: masks that differ only in others are one function.
 constexpr int relevant(int p, int mask) { return mask & ((1 << arity(p)) - 1); }
 template <class T> using Instruction = void (*)(T*, const From<T>*, int64_t);
-template <class T, int... I> constexpr Instruction<T> instruction_of(int at, std::integer_sequence<int, I...>) {
-    constexpr Instruction<T> ALL[] = {instruction<T, I / 8, relevant(I / 8, I % 8)>...};
+template <class T, int... I> static Instruction<T> instruction_of(int at, std::integer_sequence<int, I...>) {
+    static constexpr Instruction<T> ALL[] = {instruction<T, I / 8, relevant(I / 8, I % 8)>...};
     return ALL[at];
 }
+template <class T, int... I> static Instruction<T> selection_of(int at, std::integer_sequence<int, I...>) {
+    static constexpr Instruction<T> ALL[] = {selection<T, TF_P_LT + I / 16, I % 16>...};
+    return ALL[at];
+}
+static_assert(TF_P_LE == TF_P_LT + 1 && TF_P_EQ == TF_P_LT + 2, "comparisons follow one another");
 
 // Code made ready to run.
 template <class T> class Map {
   public:
     explicit Map(const transfuse_code* c) : code(c) {
         for (int i = 0; c && i < c->numbers_count; i++) numbers.push_back(T(c->numbers[i]));
-        strip = ROOM / std::max(4, c ? c->registers_count : 0) * LANES<T>;
+        std::vector<int> compared(c ? size_t(c->length) : 0, -1);  // what is chosen by, or -1
+        for (int i = 0; c && i < c->length; i++) {
+            const int chooses = compares(i) ? chosen_by(i) : 0;
+            if (chooses)
+                compared[size_t(chooses)] = i;
+            else
+                list.push_back(made(i, compared[size_t(i)]));
+        }
+        // What a single instruction reads and writes need not stay in a cache.
+        const int fewest = list.size() == 1 ? 1 : ROOM / STRIP;
+        strip = ROOM / std::max(fewest, c ? c->registers_count : 0) * LANES<T>;
     }
     explicit operator bool() const { return code; }
     int operands() const { return code ? code->operands_count : 0; }
@@ -112,20 +142,55 @@ template <class T> class Map {
     }
 
   private:
+    // An instruction, or where `selects` one that chooses by a comparison.
+    struct Made {
+        bool selects;
+        int primitive, to, count, from[4];
+    };
     const transfuse_code* code;
     std::vector<T> numbers;
+    std::vector<Made> list;
     int64_t strip;
+
+    bool compares(int i) const {
+        const int p = code->instructions[i].primitive;
+        return p >= TF_P_LT && p <= TF_P_EQ && code->instructions[i].to;
+    }
+
+    // The instruction that alone reads comparison i, to choose by it, where its sources are still there; 0 for none.
+    int chosen_by(int i) const {
+        const transfuse_instruction& compared = code->instructions[i];
+        int found = 0;
+        for (int k = i + 1; k < code->length; k++) {
+            const transfuse_instruction& each = code->instructions[k];
+            const int count = arity(each.primitive);
+            const auto reads = std::count(each.from, each.from + count, compared.to);
+            if (reads && (found || reads > 1 || each.primitive != TF_P_WHERE || each.from[0] != compared.to)) return 0;
+            if (reads) found = k;
+            if (each.to == compared.to) break;
+            if (!found && std::count(compared.from, compared.from + 2, each.to)) return 0;
+        }
+        return found;
+    }
+
+    // Instruction i, which chooses by comparison `compared` if that is one.
+    Made made(int i, int compared) const {
+        const transfuse_instruction& each = code->instructions[i];
+        if (compared < 0)
+            return {false, each.primitive, each.to, arity(each.primitive), {each.from[0], each.from[1], each.from[2], 0}};
+        const transfuse_instruction& by = code->instructions[compared];
+        return {true, by.primitive, each.to, 4, {by.from[0], by.from[1], each.from[1], each.from[2]}};
+    }
 
     // One strip of whole vectors; the operands' lie from `at` on.
     void run(T* v, int64_t at, int64_t count, const From<T>* operands) const {
         alignas(64) T registers[ROOM * LANES<T>];
         const int first_operand = 1 + code->numbers_count, first_register = first_operand + code->operands_count;
         const auto place = [&](int k) { return k ? registers + (k - first_register) * strip : v; };
-        for (int i = 0; i < code->length; i++) {
-            const transfuse_instruction& each = code->instructions[i];
-            From<T> from[3] = {};
+        for (const Made& each : list) {
+            From<T> from[4] = {};
             int mask = 0;
-            for (int k = 0; k < arity(each.primitive); k++) {
+            for (int k = 0; k < each.count; k++) {
                 const int s = each.from[k];
                 if (s && s < first_operand) {
                     from[k] = {nullptr, numbers[s - 1]};
@@ -138,7 +203,10 @@ template <class T> class Map {
                 mask |= int(!from[k].strip) << k;
             }
             constexpr std::make_integer_sequence<int, 8 * TF_PRIMITIVES> all;
-            instruction_of<T>(each.primitive * 8 + mask, all)(place(each.to), from, count);
+            constexpr std::make_integer_sequence<int, 3 * 16> selections;
+            const auto run = each.selects ? selection_of<T>((each.primitive - TF_P_LT) * 16 + mask, selections)
+                                          : instruction_of<T>(each.primitive * 8 + mask, all);
+            run(place(each.to), from, count);
         }
     }
 };

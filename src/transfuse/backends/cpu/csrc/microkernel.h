@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "dots.h"
 #include "vector.h"
 
 namespace TF_NAMESPACE {
@@ -27,6 +28,18 @@ template <class V> TF_INLINE V load_as(const Value<V>* p) {
     V v;
     memcpy(&v, p, sizeof v);
     return v;
+}
+
+// A product added to a sum, or where channels are two by two the sum of two products.
+template <bool DOTS, class V> TF_INLINE V with_product(V sum, const Value<V>* x, V w) {
+    if constexpr (DOTS) {
+        typedef int32_t Bits __attribute__((vector_size(sizeof(V))));
+        int32_t both;
+        memcpy(&both, x, sizeof both);
+        return with_dots(sum, (V)(both - Bits{}), w);
+    } else {
+        return sum + (*x - V{}) * w;
+    }
 }
 
 // The sums of a block at their places. Sums of parts are added up: fewer terms in a row, less rounding.
@@ -61,7 +74,7 @@ TF_INLINE void put(const V (&sums)[M][N], Value<V>* __restrict s, int64_t ps, co
 // M positions times N vectors of channels, accumulated in registers; V is a vector, or half of one.
 //   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * cs + i] * w[(t.w + c) * N*L + j]
 // and the same sum is added to a second place, or taken from it.
-template <class V, int M, int N>
+template <class V, int M, int N, bool DOTS>
 static void block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
                   const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To& to) {
     typedef Value<V> T;
@@ -79,11 +92,9 @@ static void block(const Value<V>* __restrict x, const Tap* taps, int count, int 
 #pragma GCC unroll 4
             for (int j = 0; j < N; j++) wv[j] = load_as<V>(wp + j * L);
 #pragma GCC unroll 16
-            for (int i = 0; i < M; i++) {
-                const V xv = xp[i] - V{};
+            for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
-                for (int j = 0; j < N; j++) acc[i][j] += xv * wv[j];
-            }
+                for (int j = 0; j < N; j++) acc[i][j] = with_product<DOTS>(acc[i][j], xp + i, wv[j]);
             xp += cs;
             wp += N * L;
         }
@@ -94,14 +105,10 @@ static void block(const Value<V>* __restrict x, const Tap* taps, int count, int 
 template <class T>
 using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To&);
 
-// block<1> to block<TF_ROWS>, by the number of positions.
-template <class V, int N> static Block<Value<V>> block_of(int positions) {
-    static const Block<Value<V>> table[] = {
-        block<V, 1, N>, block<V, 2, N>, block<V, 3, N>, block<V, 4, N>,  block<V, 5, N>,  block<V, 6, N>,
-#if TF_ROWS > 6
-        block<V, 7, N>, block<V, 8, N>, block<V, 9, N>, block<V, 10, N>, block<V, 11, N>, block<V, 12, N>,
-#endif
-    };
+// Blocks of one to TF_ROWS positions, by their number.
+template <class V, int N, bool DOTS, int... M>
+static Block<Value<V>> block_of(int positions, std::integer_sequence<int, M...>) {
+    static const Block<Value<V>> table[] = {block<V, M + 1, N, DOTS>...};
     return table[positions - 1];
 }
 
@@ -110,7 +117,7 @@ template <class V, int N> static Block<Value<V>> block_of(int positions) {
 static inline int terms(int channels) { return channels < 32 ? 64 : 128; }
 
 // The same as `block` of one vector, whose short sums, of so many taps and channels, are added up in registers.
-template <class V, int M>
+template <class V, int M, bool DOTS>
 static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
                        const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To& to, int some,
                        int part) {
@@ -127,7 +134,7 @@ static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count,
                 for (int c = 0; c < n; c++, xp += cs, wp += L) {
                     const V wv = load_as<V>(wp);
 #pragma GCC unroll 16
-                    for (int i = 0; i < M; i++) acc[i] += (xp[i] - V{}) * wv;
+                    for (int i = 0; i < M; i++) acc[i] = with_product<DOTS>(acc[i], xp + i, wv);
                 }
             }
 #pragma GCC unroll 16
@@ -138,29 +145,30 @@ static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count,
 
 template <class V> using SlimBlock = void (*)(const Value<V>*, const Tap*, int, int, int64_t, const Value<V>*, Value<V>*,
                                               int64_t, const To&, int, int);
-template <class V, int... M> static SlimBlock<V> slim_block_of(int positions, std::integer_sequence<int, M...>) {
-    static const SlimBlock<V> table[] = {slim_block<V, M + 1>...};
+template <class V, bool DOTS, int... M>
+static SlimBlock<V> slim_block_of(int positions, std::integer_sequence<int, M...>) {
+    static const SlimBlock<V> table[] = {slim_block<V, M + 1, DOTS>...};
     return table[positions - 1];
 }
 
 // A row of n positions. The remainder is shared between the last two blocks, so none is tiny. A block's
 // short sums are added up while it is in the first-level cache.
-template <class V, int N>
+template <class V, int N, bool DOTS>
 static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int channels, int64_t cs, const Value<V>* w,
                 Value<V>* s, int64_t ps, const To& to) {
     constexpr int L = sizeof(V) / sizeof(Value<V>);
+    constexpr std::make_integer_sequence<int, TF_ROWS> positions;
     const int most = terms(channels), taps_at_once = std::max(1, most / channels);
     const int parts = std::max(1, (channels + most / 2) / most), part = (channels + parts - 1) / parts;
     const To more = {false, to.second, to.minus};
     while (n > 0) {
         const int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
         if (count <= taps_at_once && part == channels) {  // one short sum
-            block_of<V, N>(m)(x, taps, count, channels, cs, w, s, ps, to);
+            block_of<V, N, DOTS>(m, positions)(x, taps, count, channels, cs, w, s, ps, to);
         } else if constexpr (N == 1) {
-            slim_block_of<V>(m, std::make_integer_sequence<int, TF_ROWS>())(x, taps, count, channels, cs, w, s, ps, to,
-                                                                             taps_at_once, part);
+            slim_block_of<V, DOTS>(m, positions)(x, taps, count, channels, cs, w, s, ps, to, taps_at_once, part);
         } else {
-            const auto sum = block_of<V, N>(m);
+            const auto sum = block_of<V, N, DOTS>(m, positions);
             for (int t = 0; t == 0 || t < count; t += taps_at_once)
                 for (int c = 0; c < channels; c += part)
                     sum(x + c * cs, taps + t, std::min(taps_at_once, count - t), std::min(part, channels - c), cs,
@@ -175,10 +183,15 @@ static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int ch
 // The same for a block of so many channels.
 template <class T>
 using Row = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To&);
-template <class T> static Row<T> row_of(int64_t wide) {
+template <class T, bool DOTS> static Row<T> row_of(int64_t wide) {
     if constexpr (TF_BYTES == 64)
-        if (wide < LANES<T>) return row<HalfVec<T>, 1>;
-    return wide == LANES<T> ? row<Vec<T>, 1> : row<Vec<T>, 2>;
+        if (wide < LANES<T>) return row<HalfVec<T>, 1, DOTS>;
+    return wide == LANES<T> ? row<Vec<T>, 1, DOTS> : row<Vec<T>, 2, DOTS>;
+}
+template <class T> static Row<T> row_of(int64_t wide, bool dots) {
+    if constexpr (TF_BYTES == 64 && sizeof(T) == 4)
+        if (dots) return row_of<T, true>(wide);
+    return row_of<T, false>(wide);
 }
 
 }  // namespace TF_NAMESPACE

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "channel_rows.h"
 #include "convolution.h"
 #include "division.h"
 #include "laps.h"
@@ -16,6 +17,7 @@
 
 namespace TF_NAMESPACE {
 
+constexpr int64_t ROWS_VALUES = 8192;       // of a channel's rows: what a thread takes at a time
 constexpr int64_t STREAM_BYTES = 24 << 20;  // of output: what the last-level cache does not keep anyway
 
 template <class T> class Engine {
@@ -40,6 +42,10 @@ template <class T> class Engine {
         const int64_t bytes = last * bytes_of(p.output_element);
         expect_writes(p.output, size_t(bytes));
         streams = bytes > STREAM_BYTES;
+        if (ChannelRows<T>::serves(p, source)) {
+            by_rows();
+            return done();
+        }
         size_t begin = 0;  // the step before which values lie in memory
         size_t fresh = 0;  // gathering steps before this one are done
         while (true) {
@@ -81,6 +87,22 @@ template <class T> class Engine {
     bool streams = false;  // whether the output is beyond the caches
     Buffer<T> stored;
     T nowhere = 0;  // its address, given as the place for values, says to keep none: only the statistic
+
+    void by_rows() {
+        const Level& level = at.back();
+        const int64_t* e = level.extents;
+        const ChannelRows<T> rows(p, source, e);
+        const int64_t some = std::max<int64_t>(1, ROWS_VALUES / e[2]);
+        const Box whole = {{0, 0, 0}, {e[0], e[1], e[2]}};
+        const int useful = division.is_little(0, p.batch) ? 1 : threads;
+        in_parallel(useful, ceiling(rows.count(), some), [&] { return rows.own(steps.room()); }, [&](auto& own, int64_t i) {
+            const auto rest = [&](T* values, int64_t n, int64_t sample, int64_t c, int64_t first) {
+                const Tile<T> tile = {whole, level.channels, nullptr, nullptr, sample, 0, 0};
+                for (size_t k = 0; k < size_t(p.steps_count); k++) steps.row(k, values, n, c, tile, first, own.beside.get());
+            };
+            for (int64_t row = i * some; row < std::min(rows.count(), (i + 1) * some); row++) rows.row(own, row, rest);
+        });
+    }
 
     // One walk over all tiles; the values go to `keep`, to the output where it is null.
     void segment(size_t begin, size_t fresh, size_t end, T* keep) {

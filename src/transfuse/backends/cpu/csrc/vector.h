@@ -55,13 +55,13 @@ template <class V> TF_INLINE V held(V v) {
 #endif
     return v;
 }
-// The first n values of a vector, others 0, and back: nothing beyond them is touched.
+// The first n values of a vector and `others` beside them, and back: nothing beyond them is touched.
 #if TF_BYTES == 64
-TF_INLINE Vec<float> load_some(const float* p, int64_t n) {
-    return (Vec<float>)_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1), p);
+TF_INLINE Vec<float> load_some(const float* p, int64_t n, Vec<float> others) {
+    return (Vec<float>)_mm512_mask_loadu_ps((__m512)others, __mmask16((1u << n) - 1), p);
 }
-TF_INLINE Vec<double> load_some(const double* p, int64_t n) {
-    return (Vec<double>)_mm512_maskz_loadu_pd(__mmask8((1u << n) - 1), p);
+TF_INLINE Vec<double> load_some(const double* p, int64_t n, Vec<double> others) {
+    return (Vec<double>)_mm512_mask_loadu_pd((__m512d)others, __mmask8((1u << n) - 1), p);
 }
 TF_INLINE void store_some(float* p, Vec<float> v, int64_t n) {
     _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1), (__m512)v);
@@ -70,13 +70,15 @@ TF_INLINE void store_some(double* p, Vec<double> v, int64_t n) {
     _mm512_mask_storeu_pd(p, __mmask8((1u << n) - 1), (__m512d)v);
 }
 #else
-template <class T> TF_INLINE Vec<T> load_some(const T* p, int64_t n) {
-    T some[LANES<T>] = {};
+template <class T> TF_INLINE Vec<T> load_some(const T* p, int64_t n, Vec<T> others) {
+    T some[LANES<T>];
+    store(some, others);
     memcpy(some, p, n * sizeof(T));
     return load(some);
 }
 template <class T> TF_INLINE void store_some(T* p, Vec<T> v, int64_t n) { memcpy(p, &v, n * sizeof(T)); }
 #endif
+template <class T> TF_INLINE Vec<T> load_some(const T* p, int64_t n) { return load_some(p, n, Vec<T>{}); }
 // Past the caches, whole lines at once; `p` is aligned to one. Others see it after `drain`.
 #if TF_BYTES == 64
 constexpr bool STREAMS = true;

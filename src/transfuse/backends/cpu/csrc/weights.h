@@ -1,17 +1,21 @@
 // Weights in the order in which the microkernel reads them.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "block.h"
 #include "convert.h"
+#include "dots.h"
 #include "memory.h"
 #include "narrow.h"
 #include "pairs.h"
+#include "parallel.h"
 #include "tile.h"
 
 namespace TF_NAMESPACE {
 
+constexpr int64_t FEW_BYTES = 1 << 18;     // of weights: packed by one thread while others would wake up
 constexpr int64_t MANY_BYTES = 16 << 20;   // of weights: beyond the last cache
 
 // Groups of so few output channels that half a vector holds them. Half of a vector of 64 bytes is a register with as
@@ -59,9 +63,14 @@ template <class T> static Channels conv_channels(const transfuse_program& p) {
     return {p.out_channels, per_group, padded, slots};
 }
 
-// Whether two rows of outputs are computed at once: where that saves products, where many output
-// channels or taps share the sums of input rows, and where their rounding is small beside a long sum's. Sums of
-// weights are more to read: where few positions meet many weights, reading is what takes the time.
+// Whether input channels are taken two by two.
+template <class T> static bool is_dotted(const transfuse_program& p) {
+    return sizeof(T) == 4 && are_dotted(p) && !is_narrow<T>(p);
+}
+
+// Whether two rows of outputs are computed at once: where that saves products, where some output channels share the
+// sums of input rows, and where their rounding is small beside a long sum's. Sums of weights are more to read: where
+// few positions meet many weights, reading is what takes the time.
 template <class T> static bool is_paired(const transfuse_program& p) {
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
     const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
@@ -69,9 +78,9 @@ template <class T> static bool is_paired(const transfuse_program& p) {
                        p.spatial[0] * p.spatial[1] * p.spatial[2] < 256;
     // Taps of a phase along the other axes.
     const int64_t others = std::max<int64_t>(1, p.kernel[0] / p.stride[0] * (p.kernel[2] / p.stride[2]));
-    const bool shared = cog >= 16 || (cog >= 8 && cog * others >= 64), summed = cig >= 32 || cig * others >= 64;
+    const bool shared = cog >= 5, summed = cig >= 32 || cig * others >= 64;
     return !is_narrow<T>(p) && p.kernel[1] > Taps(p, 1).step && p.spatial[1] / 4 >= inputs_apart(p) && shared &&
-           summed && !reads;
+           summed && !reads && !is_dotted<T>(p);
 }
 
 // Rows of taps of the packed weights: the kernel's, and sums of them.
@@ -81,12 +90,14 @@ template <class T> static int64_t packed_rows(const transfuse_program& p) {
 
 // Packed weights: [group][block of channels][tap][input channel][channel in block], zeros where a
 // block has no channel. Narrow groups are one block, without zeros; where groups are channels, [tap][channel]. Where
-// rows are paired, sums of taps follow the taps of each plane, and behind everything stands 1 if they may be used.
+// rows are paired, sums of taps follow the taps of each plane, and behind everything stands 1 if they may be used;
+// where channels are taken two by two, so are lines.
 template <class T> static int64_t packed_size(const transfuse_program& p) {
     int64_t taps = p.kernel[0] * packed_rows<T>(p) * p.kernel[2];
     if (is_depthwise<T>(p)) return conv_channels<T>(p).slots * taps;
     if (is_narrow<T>(p)) return p.in_channels / p.groups * p.out_channels * taps;
-    return group_slots<T>(p) * p.groups * taps * (p.in_channels / p.groups) + is_paired<T>(p);
+    const int64_t lines = taps * (p.in_channels / p.groups) / (is_dotted<T>(p) ? 2 : 1);
+    return group_slots<T>(p) * p.groups * lines + is_paired<T>(p);
 }
 
 // A program whose output channels are cut into equal parts, each computed by itself: `out_channels` and
@@ -97,6 +108,7 @@ struct Layer : transfuse_program {
     int64_t tap_rows = 0;  // of the packed weights
     bool paired = false;   // whether rows are, and the weights allow it
     bool sideways = false; // whether the width is that of samples side by side
+    bool dots = false;     // whether a channel of the input stands for two
 
     template <class T> static Layer whole(const transfuse_program& p, bool sideways) {
         Layer layer;
@@ -105,6 +117,8 @@ struct Layer : transfuse_program {
         const T* weights = static_cast<const T*>(p.weights);
         layer.paired = is_paired<T>(p) && !p.careful && weights[packed_size<T>(p) - 1] != 0;
         layer.tap_rows = packed_rows<T>(p);
+        layer.dots = is_dotted<T>(p);
+        if (layer.dots) layer.in_channels /= 2;
         return layer;
     }
     Layer cut(int64_t into, int64_t fewest) const {
@@ -129,6 +143,28 @@ static void pack_lanes(const transfuse_program& p, const void* weights, const in
             }
 }
 
+template <class T>
+static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, int threads, T* to);
+
+// Packed as float first.
+template <class T>
+static void pack_dots(const transfuse_program& p, const void* weights, const int64_t* strides, int threads, T* to) {
+    transfuse_program single = p;
+    single.input_element = TF_F32;
+    single.spatial[1] = 1;  // so few rows are not paired
+    const int64_t lines = p.kernel[0] * p.kernel[1] * p.kernel[2] * (p.in_channels / p.groups);
+    const int64_t per_group = p.out_channels / p.groups, padded = group_slots<T>(p);
+    const Buffer<T> found = allocate<T>(packed_size<T>(single));
+    pack(single, weights, strides, threads, found.get());
+    const T* from = found.get();
+    for (int64_t g = 0; g < p.groups; g++)
+        for (int64_t o = 0, block; o < padded; o += block) {
+            block = block_width<T>(per_group, o);
+            if constexpr (sizeof(T) == 4) join_lines(from, lines, block, to);
+            from += lines * block, to += lines / 2 * block;
+        }
+}
+
 // Whether rows may be paired: every value is far from overflowing, and none is NaN.
 template <class T> static bool is_tame(const T* values, int64_t count) {
     T most = 0;
@@ -142,8 +178,9 @@ template <class T> static bool is_tame(const T* values, int64_t count) {
 }
 
 template <class T>
-static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
+static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, int threads, T* to) {
     if (is_depthwise<T>(p)) return pack_lanes(p, weights, strides, to);
+    if (is_dotted<T>(p)) return pack_dots(p, weights, strides, threads, to);
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
     const bool narrow = is_narrow<T>(p), paired = is_paired<T>(p);
     const int64_t padded = narrow ? cog : group_slots<T>(p);
@@ -151,33 +188,32 @@ static void pack(const transfuse_program& p, const void* weights, const int64_t*
     const int64_t width = p.kernel[2], taps = p.kernel[1] * width, all = taps + int64_t(mixed.size()) * width;
     const bool together = strides[4] == 1 && strides[3] == width;
     const int64_t widest = narrow ? cog : block_width<T>(cog, 0);  // the first block, of all
-    std::vector<T> plane(size_t(taps * widest));  // of an input channel: [tap][channel in block]
-    bool tame = true;
-    expect_writes(to, packed_size<T>(p) * sizeof(T));
-    for (int64_t g = 0; g < p.groups; g++)
-        for (int64_t o = 0, block; o < padded; o += block) {
-            block = narrow ? cog : block_width<T>(cog, o);
-            const int64_t some = std::min(block, cog - o), next = cig * block;  // from one tap to the next
-            std::fill(plane.begin(), plane.end(), T(0));
-            for (int64_t i = 0; i < cig; i++)
-                for (int64_t a = 0; a < p.kernel[0]; a++) {
-                    const int64_t at = (g * cig + i) * strides[0] + o * strides[1] + a * strides[2];
-                    T *read = plane.data(), *line = to + a * all * next + i * block;
-                    if (together)
-                        copy_block(p.element, weights, at, {taps, some}, {1, strides[1]}, read, block);
-                    for (int64_t t = 0; t < taps && !together; t++)
-                        load_row(p.element, weights, at + t / width * strides[3] + t % width * strides[4], strides[1], some,
-                                 read + t * block);
-                    for (int64_t k = 0; p.weight_scale != 1 && k < taps * block; k++) read[k] *= T(p.weight_scale);
-                    tame = tame && (!paired || is_tame(read, taps * block));
-                    for (int64_t t = 0; t < taps; t++, line += next) std::copy(read + t * block, read + (t + 1) * block, line);
-                    for (const MixedWeights& mix : mixed)
-                        for (int64_t e = 0; e < width; e++, line += next)
-                            mix([&](int64_t tap) { return read + (tap * width + e) * block; }, block, line);
-                }
-            to += p.kernel[0] * all * next;
-        }
-    if (paired) *to = tame;
+    const int64_t blocks = (padded + widest - 1) / widest, size = packed_size<T>(p) * int64_t(sizeof(T));
+    std::atomic<bool> tame{true};
+    expect_writes(to, size_t(size));
+    const auto prepare = [&] { return std::vector<T>(size_t(taps * widest)); };  // of an input channel: [tap][channel]
+    in_parallel(size > FEW_BYTES ? threads : 1, p.groups * blocks, prepare, [&](std::vector<T>& plane, int64_t item) {
+        const int64_t g = item / blocks, o = item % blocks * widest, block = narrow ? cog : block_width<T>(cog, o);
+        const int64_t some = std::min(block, cog - o), next = cig * block;  // from one tap to the next
+        T* first = to + (g * padded + o) * p.kernel[0] * all * cig;
+        std::fill(plane.begin(), plane.end(), T(0));
+        for (int64_t i = 0; i < cig; i++)
+            for (int64_t a = 0; a < p.kernel[0]; a++) {
+                const int64_t at = (g * cig + i) * strides[0] + o * strides[1] + a * strides[2];
+                T *read = plane.data(), *line = first + a * all * next + i * block;
+                if (together) copy_block(p.element, weights, at, {taps, some}, {1, strides[1]}, read, block);
+                for (int64_t t = 0; t < taps && !together; t++)
+                    load_row(p.element, weights, at + t / width * strides[3] + t % width * strides[4], strides[1], some,
+                             read + t * block);
+                for (int64_t k = 0; p.weight_scale != 1 && k < taps * block; k++) read[k] *= T(p.weight_scale);
+                if (paired && tame && !is_tame(read, taps * block)) tame = false;
+                for (int64_t t = 0; t < taps; t++, line += next) std::copy(read + t * block, read + (t + 1) * block, line);
+                for (const MixedWeights& mix : mixed)
+                    for (int64_t e = 0; e < width; e++, line += next)
+                        mix([&](int64_t tap) { return read + (tap * width + e) * block; }, block, line);
+            }
+    });
+    if (paired) to[packed_size<T>(p) - 1] = tame;
 }
 
 }  // namespace TF_NAMESPACE
