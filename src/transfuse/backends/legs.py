@@ -156,7 +156,7 @@ class _Legs:
             if len(self.settled) >= MOST:
                 self.settled.clear()
             settled = self.settled[key] = self._settle(x, given, y)
-        scratch = torch.empty(settled.size, dtype=torch.uint8, device=device)
+        scratch = self.kernels.empty((settled.size,), torch.uint8, False, device)
         slots = settled.slots((x, *given.values(), y), scratch)
         for run in settled.before:
             run(slots)
@@ -265,7 +265,7 @@ class _Again:
         operands: Mapping[str, Tensor],
         y: Tensor,
     ) -> None:
-        self.legs, self.known, self.y = legs, known, (tuple(y.shape), y.stride())
+        self.legs, self.known = legs, known
         self.aligned = _unaligned((x, *operands.values(), y))
         self.starts = [at for at, _, _ in known.places]
         scratch = torch.empty(known.size, dtype=torch.uint8, device=x.device)
@@ -277,12 +277,12 @@ class _Again:
     def __call__(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
     ) -> Tensor:
-        y = x.new_empty_strided(*self.y) if out is None else out
+        legs, known, empty = self.legs, self.known, self.legs.kernels.empty
+        y = empty(legs.dims, x.dtype, legs.last, x.device) if out is None else out
         given = (x, *operands.values(), y)
-        legs, known = self.legs, self.known
         if _unaligned(given) != self.aligned:
             return legs(x, weight, operands, y)
-        scratch = x.new_empty(known.size, dtype=torch.uint8)
+        scratch = empty((known.size,), torch.uint8, False, x.device)
         base = scratch.data_ptr()
         slots: list[Any] = [*given, *[_Part(base + at) for at in self.starts]]
         for run in known.before:

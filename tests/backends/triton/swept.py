@@ -14,7 +14,7 @@ from child import facts, hasten, serve
 from torch import Tensor
 
 from transfuse.backends.triton.build import Build
-from transfuse.backends.triton.sweeps import blocks, prepare
+from transfuse.backends.triton.sweeps import blocks, prepare, prepare_all
 from transfuse.sweeps import Sweep, views
 
 MOST = blocks.MOST
@@ -37,6 +37,15 @@ def interpret(sweep: Sweep, slots: list[Tensor], wide: bool = False) -> dict[str
     finally:
         torch.empty = empty
     return {"slots": found, "launches": [each.kernel.name for each in sequence.launches]}
+
+
+def interpret_all(sweeps: list[Sweep], slots: list[Tensor]) -> dict[str, Any]:
+    """The slots after sweeps in turn, some of them as one; the launches of each sequence."""
+    found = prepare_all(sweeps, torch.device("cpu"))
+    for sequence in found:
+        sequence(slots)
+    launches = [[each.kernel.name for each in sequence.launches] for sequence in found]
+    return {"slots": slots, "launches": launches}
 
 
 def built(sweep: Sweep) -> list[Build]:
@@ -63,6 +72,7 @@ def count(sweeps: list[Sweep]) -> dict[str, int]:
 
 JOBS: dict[str, Callable[..., Any]] = {
     "interpret": interpret,
+    "interpret-all": interpret_all,
     "compile": compile_,
     "count": count,
 }
@@ -72,6 +82,6 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore", "Conversion of an array with ndim > 0 to a scalar")
     np.seterr(all="ignore")
     torch.set_num_threads(1)
-    if sys.argv[1] == "interpret":
+    if sys.argv[1].startswith("interpret"):
         hasten()
     serve(JOBS[sys.argv[1]])

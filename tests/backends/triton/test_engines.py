@@ -130,6 +130,9 @@ class Another:
             raise Unsuited(self.none_fits)
         yield from Portable().configs(task)
 
+    def share(self, tiles: Any) -> float:
+        return 0.5
+
     def emit(self, task: Task, tiles: Any) -> None:
         self.asked.append("emit")
         Portable().emit(task, tiles)

@@ -16,6 +16,7 @@ from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.installed import any_row
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
+from transfuse.plan import fused
 from transfuse.problem import Problem
 from transfuse.stages import (
     add,
@@ -56,7 +57,12 @@ RANKS = {"one axis": 1, "three axes": 3, "window": 3}
 
 
 def built(chain: Chain, problem: Problem) -> tuple[set[str], set[tuple[str, str]]]:
-    """The engines that serve a problem; the builds of Hopper's kernels, name and key of each."""
+    """The engines that serve a problem; the builds of Hopper's kernels, name and key of each.
+
+    What is left to sweeps at some sizes is left out.
+    """
+    route = Triton().route(chain, problem)
+    chain, problem = route.core, route.inner
     dtype = ELEMENTS[problem.dtype].dtype
 
     def meta(dims: tuple[int, ...], last: bool = False) -> torch.Tensor:
@@ -68,7 +74,7 @@ def built(chain: Chain, problem: Problem) -> tuple[set[str], set[tuple[str, str]
     x, weight = meta(problem.input.dims, last), meta(problem.weight)
     out = meta(chain.result(problem), last)
     operands = {name: meta(dims) for name, dims in chain.dims(problem)}
-    plan, gpu = Triton().plan(chain, problem), Gpu(90, 132)
+    plan, gpu = fused(chain, problem), Gpu(90, 132)
     made = calls.prepare(chain, plan, x, weight, operands, out, None, gpu).launch_plan
     memory = [x, weight, out, *operands.values()]
     memory += [torch.empty(n, dtype=kind, device="meta") for _, n, kind in made.scratch]

@@ -20,6 +20,7 @@ from transfuse.stages import (
     batch_norm,
     clamp,
     conv_transpose,
+    elu,
     group_norm,
     max_pool,
     scale,
@@ -144,8 +145,30 @@ def test_refusals_before_the_convolution() -> None:
 def test_windows_that_overlap_are_stored_where_products_cost_more() -> None:
     then = (max_pool(3, 1, 1),)
     told = refusal("n16 ci128 co64 i98x118 k3 s2 p1 fp16", *then)
-    assert told.startswith("windows of max_pool(3, stride 1, padding 1) overlap: to store")
+    assert told.startswith("to store what max_pool(3, stride 1, padding 1) reads costs less")
     assert not refusal("n16 ci1 co64 i98x118 k3 s2 p1 fp16", *then)
+
+
+def test_windows_are_stored_where_portable_tiles_multiply_slowly() -> None:
+    """Windows that share nothing, too; where few products are to be had it is not worth it."""
+    then = (sigmoid(), avg_pool(2))
+    told = refusal("n16 ci64 co32 i19x21x18 k5 s1 p2 fp16", *then)
+    assert told.startswith("to store what avg_pool(2) reads costs less")
+    assert not refusal("n16 ci1 co32 i19x21x18 k5 s1 p2 fp16", *then)
+
+
+def test_strides_beyond_all_sizes_are_not_looked_at() -> None:
+    """Their places are more than memory holds; the answer comes at once."""
+    assert not refusal(f"n3 ci5 co6 i8 k2 s{2**30} p{2**29} fp32", max_pool(2))
+
+
+def test_maps_of_many_instructions_leave_strips() -> None:
+    layer = "n32 ci64 co64 i120x80 k4 s2 p1 fp16"
+    told = refusal(layer, tanh(), elu())
+    assert told == "elu has too many instructions for the many values of a strip"
+    assert not refusal(layer, tanh(), sigmoid())
+    small = "n1 ci64 co64 i12x8 k4 s2 p1 fp16"
+    assert not refusal(small, tanh(), elu())
 
 
 def test_refused_without_a_gpu() -> None:

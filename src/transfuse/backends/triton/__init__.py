@@ -22,11 +22,10 @@ from transfuse.backends.triton.engines.served import Explained
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.errors import Declined
-from transfuse.plan import Pass, Plan, fused, machine
+from transfuse.plan import Pass, Plan, fused
 from transfuse.problem import Problem
 from transfuse.reverse.axes import Axis
 from transfuse.route import NoRoute, Route, route
-from transfuse.stages.actions import Pool
 from transfuse.sweeps import Sweep
 
 
@@ -102,29 +101,15 @@ def _refuses(chain: Chain, problem: Problem) -> str:
         lower.lowered(chain, fused(chain, problem))
     except lower.Refused as reason:
         return str(reason)
-    return _overlapping(chain, problem)
+    return _apart(chain, problem)
 
 
-def _overlapping(chain: Chain, problem: Problem) -> str:
-    """Why windows that overlap are better left to a sweep; empty where they are not.
+def _apart(chain: Chain, problem: Problem) -> str:
+    if len(chain.epilogue) == 0:
+        return ""
+    from transfuse.backends.triton import apart
 
-    The convolution's kernel computes every value of a window for itself. That costs products, and
-    to store the values costs their way to memory and back.
-    """
-    rates, core, shapes = machine(problem.device), chain.core(problem), chain.shapes(problem)
-    for stage, before, after in zip(
-        chain.epilogue, shapes[chain.at + 1 :], shapes[chain.at + 2 :], strict=False
-    ):
-        pool = stage.action(before)
-        if isinstance(pool, Pool):
-            values = prod(kernel for kernel, *_ in pool.windows) * after.positions
-            products = core.flops() * (values / before.positions - 1)
-            stored = 2 * before.numel * ELEMENTS[problem.dtype].compute.itemsize
-            if rates.seconds(problem.arithmetic, round(products), 0) > rates.seconds(
-                problem.arithmetic, 0, stored
-            ):
-                return f"windows of {stage} overlap: to store values costs less than to repeat them"
-    return ""
+    return apart.why(chain, problem)
 
 
 class _Kernels:
@@ -140,6 +125,11 @@ class _Kernels:
 
         run: Run = sweeps.prepare(sweep, device)
         return run
+
+    def sweeps(self, sweeps: Sequence[Sweep], device: torch.device) -> list[Run]:
+        from transfuse.backends.triton.sweeps import prepare_all
+
+        return list(prepare_all(sweeps, device))
 
     def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
         return None

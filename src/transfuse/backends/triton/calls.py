@@ -278,7 +278,22 @@ def explained(chain: Chain, plan: Plan) -> list[Explained]:
 
 COPIED = frozenset(("input", "weights"))
 MOST_TAPS = 4096
-"""Of kernels whose launches a plan looks at: what follows from more takes its time."""
+"""Of kernels whose launches a plan looks at, and places that strides tell apart: what follows from
+more takes its time."""
+
+
+def engines(chain: Chain, plan: Plan) -> frozenset[str]:
+    """The engines of a call; none where it is not looked at."""
+    if not _looked_at(plan.chain.core(plan.problem)):
+        return frozenset()
+    return frozenset(each.engine for each in _expected(chain, plan).served)
+
+
+def share(chain: Chain, plan: Plan) -> float:
+    """Of the products per second that a library reaches, what the slowest engine of a call does."""
+    if not _looked_at(plan.chain.core(plan.problem)):
+        return 1.0
+    return min(each.share for each in _expected(chain, plan).served)
 
 
 def copied(chain: Chain, plan: Plan) -> frozenset[str]:
@@ -288,15 +303,24 @@ def copied(chain: Chain, plan: Plan) -> frozenset[str]:
     """
     core = plan.chain.core(plan.problem)
     divided = all(k % s == 0 for k, s in zip(core.kernel, core.stride, strict=True))
-    if not divided or not core.batch or prod(core.kernel) > MOST_TAPS:
+    if not divided or not _looked_at(core):
         return COPIED
-    lowered = lower.lowered(chain, plan)
+    return _expected(chain, plan).copied
+
+
+def _looked_at(core: Problem) -> bool:
+    return bool(core.batch) and max(prod(core.kernel), prod(core.stride)) <= MOST_TAPS
+
+
+def _expected(chain: Chain, plan: Plan) -> LaunchPlan:
+    """The launch plan of a call, with the tiles that it will have."""
+    lowered, core = lower.lowered(chain, plan), plan.chain.core(plan.problem)
     gpu, name = _kind(plan.problem)
 
     def choose(each: Segment, work: Workload) -> Tiling:
         return tuned.choose(lowered, core, each, work, name, gpu.capability).config
 
-    return _foreseen(chain, plan, choose, gpu).copied
+    return _foreseen(chain, plan, choose, gpu)
 
 
 def _kind(problem: Problem) -> tuple[Gpu, str]:

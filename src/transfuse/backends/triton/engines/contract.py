@@ -60,3 +60,6 @@ class Engine(Protocol):
 
     def emit(self, task: Task, tiles: Any) -> None:
         """Put the launches of a task at the end of its draft."""
+
+    def share(self, tiles: Any) -> float:
+        """Of the products per second that a library for matrices reaches, about what tiles do."""

@@ -33,7 +33,7 @@ def serve(task: Task) -> Served:
                 reason = missing(engine, task, tiles)
             if not reason:
                 engine.emit(task, tiles)
-                return Served(engine.name, str(tiles), tuple(passed_over))
+                return Served(engine.name, str(tiles), engine.share(tiles), tuple(passed_over))
         except Unsuited as why:
             reason = str(why)
         passed_over.append((engine.name, reason))

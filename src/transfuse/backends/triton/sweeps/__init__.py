@@ -3,26 +3,33 @@
 ``launches`` writes those of a sweep into any sequence; ``prepare`` makes one of a sweep alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Some
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.sequence import Sequence
-from transfuse.backends.triton.sweeps import each_launch, fold_launch, slide_launch
-from transfuse.sweeps import Each, Fold, Sweep, views
+from transfuse.backends.triton.sweeps import (
+    each_launch,
+    fold_launch,
+    slide_launch,
+    together,
+    together_launch,
+)
+from transfuse.sweeps import Each, Fold, Sweep, View, views
+
+At = Callable[[int], int]
+"""The number of a slot's tensor in a sequence."""
+Scratch = Callable[[int, torch.dtype], int]
+"""The number of a new piece of scratch memory there, of so many elements."""
+Launches = Callable[[At, Scratch], list[Launch]]
 
 
-def launches(
-    sweep: Sweep, at: Callable[[int], int], memory: Callable[[int, torch.dtype], int]
-) -> list[Launch]:
-    """The launches of a sweep, in order.
-
-    ``at`` gives the number of a slot's tensor in the sequence that they become part of, ``memory``
-    the number of a new piece of scratch memory there. None where there is nothing to write.
-    """
+def launches(sweep: Sweep, at: At, memory: Scratch) -> list[Launch]:
+    """The launches of a sweep, in order; none where there is nothing to write."""
     if isinstance(sweep, Each):
         return each_launch.launches(sweep, at)
     if isinstance(sweep, Fold):
@@ -47,7 +54,21 @@ class Alone(Sequence):
 
 def prepare(sweep: Sweep, device: torch.device) -> Alone:
     """A sweep by itself: it is called with the tensors of all slots, in order."""
-    seen = views(sweep)
+    return _alone(views(sweep), device, partial(launches, sweep))
+
+
+def prepare_all(sweeps: Some[Sweep], device: torch.device) -> list[Alone]:
+    """Sweeps in turn, those that look at the same places as one."""
+    return [
+        _alone(together.slots(each), device, partial(together_launch.launches, each))
+        if isinstance(each, together.Group)
+        else prepare(each, device)
+        for each in together.groups(sweeps)
+    ]
+
+
+def _alone(seen: Mapping[int, View], device: torch.device, launches: Launches) -> Alone:
+    """The sequence of launches that look at these slots."""
     slots, pieces, end = max(seen) + 1, [], 0
 
     def memory(elements: int, dtype: torch.dtype) -> int:
@@ -56,7 +77,7 @@ def prepare(sweep: Sweep, device: torch.device) -> Alone:
         end += -(-elements * dtype.itemsize // 512) * 512
         return slots + len(pieces) - 1
 
-    found = launches(sweep, lambda slot: slot, memory)
+    found = launches(lambda slot: slot, memory)
     sequence = Alone(device, found, pieces, end)
     sequence.slots = slots
     unread = torch.uint8  # a slot that belongs to another sweep

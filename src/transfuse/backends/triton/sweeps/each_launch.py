@@ -16,6 +16,8 @@ EACH = Kernel("sweeps.each_kernel", "each", static=4)
 ELEMENTS = 2048
 """Of a block."""
 COLUMNS = (2048, 128, 64, 32, 8)
+FEW = 4
+"""Views of which a thread holds 16 elements each; of more it holds half as many."""
 MANY = 32
 """An innermost axis that is shorter is walked together with all others. Also, where results and
 values have different innermost axes of so many, these share a block."""
@@ -30,7 +32,7 @@ def launches(sweep: Each, at: Callable[[int], int]) -> list[Launch]:
     expr = parts(sweep.expr, [name for name, _ in sweep.values], given.numbers)
     found = _laid(views)
     arguments: list[Any] = [*given.arguments(found), found.block, expr, given.acc, len(views)]
-    warps = found.block.rows.block * found.block.cols.block // 512
+    warps = found.block.rows.block * found.block.cols.block // (512 if len(views) <= FEW else 256)
     return [Launch(EACH, found.blocks, arguments, {"num_warps": warps})]
 
 

@@ -139,18 +139,12 @@ def peak(kept):
 
 
 @triton.jit
-def stored(
-    kept, views, rows, cols, live, many, numbers, B: tl.constexpr, F: tl.constexpr,
-    ACC: tl.constexpr,
-):  # fmt: skip
+def concluded(kept, others, many, numbers, F: tl.constexpr, ACC: tl.constexpr):
     """The results of what is kept of ``many`` values, through the expression that follows."""
-    if F.folding == "exponentials" or F.folding == "moments":
-        if F.folding == "moments":
-            first, second = kept[1], quotient(kept[2], kept[0])
-        else:
-            first, second = peak(kept)
-        write(views, rows, cols, live, first, 0, B)
-        write(views, rows, cols, live, second, 1, B)
+    if F.folding == "moments":
+        return kept[1], quotient(kept[2], kept[0])
+    elif F.folding == "exponentials":
+        return peak(kept)
     else:
         x = kept[0]
         if F.folding == "mean" or F.folding == "squares":
@@ -159,10 +153,20 @@ def stored(
             x, total = peak(kept)
             x = tl.where(tl.abs(x) == float("inf"), x, x + tl.log(total))
         AFTER: tl.constexpr = F.after
-        others = read(views, rows, cols, (live, live), 1, F.others, B, ACC)
-        y = evaluate(AFTER, x, others, numbers, F.number)
-        y = tl.broadcast_to(y, x.shape)
-        write(views, rows, cols, live, y, 0, B)
+        y = evaluate(AFTER, x, others, numbers, F.after_number)
+        return (tl.broadcast_to(y, x.shape),)
+
+
+@triton.jit
+def stored(
+    kept, views, rows, cols, live, many, numbers, B: tl.constexpr, F: tl.constexpr,
+    ACC: tl.constexpr,
+):  # fmt: skip
+    """The same, written down."""
+    others = read(views, rows, cols, (live, live), F.results, F.others, B, ACC)
+    found = concluded(kept, others, many, numbers, F, ACC)
+    for i in tl.static_range(len(found)):
+        write(views, rows, cols, live, found[i], i, B)
 
 
 @triton.jit

@@ -35,6 +35,8 @@ KEPT = (512, 64)
 """The same where results do."""
 SHORT = 128
 """A shorter innermost axis is walked together with those around it."""
+BESIDE = 32
+"""Neighbours along rows that are worth to be read together, where a value lies so."""
 ENOUGH = 1024
 """Programs that keep a GPU busy."""
 LEAST = 8
@@ -47,7 +49,8 @@ JOINED = (4, 128)
 class Folding:
     """What a fold's kernels are compiled for, beside where its views lie.
 
-    Views are the results, then the ``others``, up to that number; then values, up to ``values``.
+    Views are the ``results``, then the ``others``, up to that number; then values, up to
+    ``values``.
     """
 
     folding: str
@@ -55,7 +58,8 @@ class Folding:
     kept: int  # the dimension of a block along which results lie
     before: Part
     after: Part
-    number: int  # the first of those of ``after``
+    after_number: int  # the first of those of ``after``
+    results: int
     others: int
     values: int
     shared: bool  # by several programs
@@ -90,8 +94,9 @@ def launches(
     counts = tuple(map(told, (steps, run, shares, many, count * shares)))
     kind = KINDS.get(sweep.folding, sweep.folding)
     folding = Folding(
-        sweep.folding, kind, dim, before, after, number, len(results), len(views), shares > 1
-    )
+        sweep.folding, kind, dim, before, after, number, len(sweep.outs), len(results), len(views),
+        shares > 1,
+    )  # fmt: skip
     partials = At(UNREAD)
     if shares > 1:
         partials = At(memory(PARTIALS.get(kind, 1) * count * shares, given.dtype))
@@ -141,11 +146,20 @@ def _laid(
         flat = len(kept) == 1 or inner < KEPT[-1] // 2
         columns = widest(_count(kept) if flat else inner, KEPT)
         rows = most // columns if _count(folded) > 4 else 4
-        return laid(views, Across(folded, rows, even=False), Across(kept, columns, flat)), 1
+        return laid(views, _rows(folded, kept, rows), Across(kept, columns, flat)), 1
     flat = len(folded) < 2 or folded[-1].size < SHORT
     columns = widest(_count(folded) if flat else folded[-1].size, FOLDED)
-    own = Across(kept, most // columns, even=False)
-    return laid(views, own, Across(folded, columns, flat)), 0
+    return laid(views, _rows(kept, folded, most // columns), Across(folded, columns, flat)), 0
+
+
+def _rows(found: list[Axis], across: list[Axis], block: int) -> Across:
+    """Rows of a block; where a view of all elements lies along them, enough for it to be read side
+    by side."""
+    if found and across and found[-1].size >= BESIDE:
+        pairs = zip(found[-1].strides, across[-1].strides, strict=True)
+        if any(own == 1 and other for own, other in pairs):
+            return Across(found, max(block, BESIDE), flat=False)
+    return Across(found, block, even=False)
 
 
 def _nearest(found: Sequence[Axis], first: int, last: int) -> float:

@@ -30,8 +30,10 @@ from transfuse.sweeps import Fold, Slide, View
 SLIDE = Kernel("sweeps.slide_kernel", "slide", static=3)
 
 ELEMENTS = (256, 1024)
-"""Of a block: where windows slide along its columns, and where they do not."""
+"""Of a block: where windows slide along its columns, and where they do not. Adaptive windows, which
+are walked tap by tap in a loop, are as many in both."""
 COLUMNS = (64, 16)
+ADAPTIVE_COLUMNS = (256, 64, 16)
 MANY = 64
 """Taps of windows that are rather folded, where they lie side by side and share no input."""
 FEW = 32
@@ -174,8 +176,9 @@ def _laid(
     one = Axis(1, (0,) * len(views))
     *outer, inner = merged(found, key) or [one]
     outer = outer or [one]
-    columns = widest(inner.size, COLUMNS)
+    columns = widest(inner.size, ADAPTIVE_COLUMNS if sweep.adaptive else COLUMNS)
     moved = range(results, len(views)) if inner.window >= 0 else ()
-    rows = Across(outer, ELEMENTS[inner.window < 0] // columns, even=False)
+    many = ELEMENTS[inner.window < 0 or sweep.adaptive]
+    rows = Across(outer, many // columns, even=False)
     block = laid(views, rows, Across([inner], columns), moved)
     return block, tuple(axis.window for axis in outer), (inner.window,)

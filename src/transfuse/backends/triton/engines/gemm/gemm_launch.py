@@ -93,6 +93,9 @@ class Gemm:
             if source.copied or not rounds_often(task, anchors, source):
                 yield Product(anchors, source, tiles_of(task, anchors, source))
 
+    def share(self, tiles: Product) -> float:
+        return 0.5
+
     def emit(self, task: Task, tiles: Product) -> None:
         draft, out = task.draft, task.out
         anchors, source, tiling = tiles.anchors, tiles.source, tiles.tiling

@@ -103,6 +103,9 @@ class HopperStrip:
         for other in strip_layout.configs(geometry, draft.item, epilogue, results):
             yield replace(found, tiling=other)
 
+    def share(self, tiles: Strips) -> float:
+        return 0.5
+
     def emit(self, task: Task, tiles: Strips) -> None:
         draft, segment, work = task.draft, task.segment, task.work
         fast = self.convolve(task, tiles)

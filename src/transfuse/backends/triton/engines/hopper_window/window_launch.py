@@ -70,6 +70,9 @@ class HopperWindow:
             raise Unsuited("boxes of one position leave out taps, which it does not")
         yield Windows(geometry, rings, portable)
 
+    def share(self, tiles: Windows) -> float:
+        return 0.8
+
     def emit(self, task: Task, tiles: Windows) -> None:
         draft, core, work = task.draft, task.draft.core, task.work
         geometry, rings = tiles.geometry, tiles.rings
