@@ -52,3 +52,8 @@ def float32_on_cuda() -> str:
     """
     setting = torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]
     return "tf32" if setting == "tf32" else "ieee"
+
+
+# torch.compile cannot trace a read of that setting: a graph keeps what it was when it was traced.
+# This is what torch.compiler.assume_constant_result does, which takes seconds to import.
+float32_on_cuda._dynamo_marked_constant = True  # type: ignore[attr-defined]

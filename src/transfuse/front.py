@@ -60,10 +60,12 @@ def call(
     out: Tensor | None = None,
     backend: str | None = None,
     precision: Precision = "auto",
+    site: object = None,
 ) -> Tensor:
     """A torch-style call: sizes come from the tensors, and x may lack the batch axis.
 
     ``output_size`` is the convolution's, ``scalars`` are the numbers of a chain that names some.
+    ``site``: what makes the same call again and again, with weights that may be new each time.
     Under autocast tensors are cast as torch's convolutions cast them, unless there is an ``out``:
     torch casts no such call either.
     """
@@ -71,7 +73,7 @@ def call(
         chain, stride, padding, output_padding, dilation, groups, output_size, backend, precision,
     )  # fmt: skip
     if not is_dynamo_compiling():
-        recent = _checked.get(id(weight))
+        recent = _checked.get(id(weight if site is None else site))
         if type(recent) is Recent and all(map(is_, recent.given, given)):
             tensors = _tensors(x, weight, operands, out)
             if recent.alike(scalars, tensors, out is not None):
@@ -86,7 +88,7 @@ def call(
             return call(
                 chain, x, weight, operands, scalars=scalars, stride=stride, padding=padding,
                 output_padding=output_padding, dilation=dilation, groups=groups,
-                output_size=output_size, out=out, backend=backend, precision=precision,
+                output_size=output_size, out=out, backend=backend, precision=precision, site=site,
             )  # fmt: skip
     if scalars and is_dynamo_compiling():
         scalars, opened = open_numbers.of_scalars(chain, x, scalars)
@@ -123,7 +125,8 @@ def call(
         return fitted, problem
 
     if not unbatched:
-        return _compute(what, prepare, x, weight, operands, out, backend, "weight", given, scalars)
+        known = given, scalars, weight if site is None else site
+        return _compute(what, prepare, x, weight, operands, out, backend, "weight", known)
     y = _compute(what, prepare, whole, weight, operands, into, backend)
     return y.squeeze(0) if out is None else out
 
@@ -171,7 +174,8 @@ def run(
 _checked: dict[Hashable, Checked] = {}
 """Calls by everything their checks looked at. The same again needs no check: it would pass.
 
-The last call with each weight stands under the weight's id as well: it is looked for there first.
+The last call with each weight, or of each site, stands under its id as well: it is looked for there
+first.
 """
 Prepare = Callable[[bool], tuple[Chain, Problem]]
 """What a call computes; asked whether it is an exotic one, kept from the fused backends."""
@@ -208,11 +212,13 @@ def _compute(
     out: Tensor | None,
     backend: str | None,
     kernel: str = "weight",
-    given: Given | None = None,
-    scalars: Mapping[str, Number] | None = None,
+    known: tuple[Given, Mapping[str, Number] | None, object] | None = None,
     inside: bool = False,
 ) -> Tensor:
-    """``inside``: torch's dispatcher has the call already, and it is now to be run."""
+    """``known``: the call's arguments, and by what to remember it.
+
+    ``inside``: torch's dispatcher has the call already, and it is now to be run.
+    """
     tensors = _tensors(x, weight, operands, out)
     if out is not None:
         not_for_inference(out)
@@ -249,10 +255,11 @@ def _compute(
         if seen:
             keep(_checked, seen, found)
     y = _run(found, tensors, operands, out, kernel)
-    if seen and given and not profiled and _checked.get(seen) is found:  # nobody has declined
+    if seen and known and not profiled and _checked.get(seen) is found:  # nobody has declined
+        given, scalars, by = known
         recent = found.repeatable(given, scalars, tensors, operands, out)
         if recent is not None:
-            keep(_checked, id(weight), recent)
+            keep(_checked, id(by), recent)
     return y
 
 

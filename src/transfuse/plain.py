@@ -183,6 +183,8 @@ def unbroken(function: Callable[P, R]) -> Callable[P, R]:
 class unrecorded:
     """Sizes as integers: ``torch.jit.trace`` else gives tensors, to record what is done to them."""
 
+    state: Any = None  # so where a trace of torch.compile enters and ends before it leaves
+
     def __enter__(self) -> None:
         if not is_dynamo_compiling():
             self.state = _get_tracing_state()

@@ -280,15 +280,15 @@ def on_cuda(device: str) -> bool:
     return device.partition(":")[0] == "cuda"
 
 
-_NUMBER = re.compile(r"(n|ci|co|g|i|k|s|d)(\d+(?:x\d+)*)|(p|op)(-?\d+(?:x-?\d+)*)")
-_DEVICE = re.compile(r"cpu|cuda|meta|mps|xpu|[a-z]+:\w+")
+_NUMBER = r"(n|ci|co|g|i|k|s|d)(\d+(?:x\d+)*)|(p|op)(-?\d+(?:x-?\d+)*)"
+_DEVICE = r"cpu|cuda|meta|mps|xpu|[a-z]+:\w+"
 _SINGLE = ("n", "ci", "co", "g")
 
 
 def _tokens(line: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for token in line.split():
-        number = _NUMBER.fullmatch(token)
+        number = re.fullmatch(_NUMBER, token)
         if number:
             key, values = (each for each in number.groups() if each is not None)
             values = tuple(map(int, values.split("x")))
@@ -301,7 +301,7 @@ def _tokens(line: str) -> dict[str, Any]:
             key, value = "precision", token
         elif token in LAYOUTS:
             key, value = "layout", token
-        elif _DEVICE.fullmatch(token):
+        elif re.fullmatch(_DEVICE, token):
             key, value = "device", token
         else:
             raise ValueError(

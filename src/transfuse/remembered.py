@@ -55,7 +55,7 @@ class Checked:
         operands: Mapping[str, Tensor],
         out: Tensor | None,
     ) -> "Recent | None":
-        """The call as one that its weight tells again.
+        """The call as one that its weight or its site tells again.
 
         None where an argument may change, where one tensor is given twice, and for tensors that are
         more than memory after all, such as named ones: what makes others like them need not
@@ -81,7 +81,7 @@ class Checked:
 
 @dataclass
 class Recent(Checked):
-    """The last call with a weight, kept by the weight's id, and what must be as it was then.
+    """The last call with a weight or of a site, kept by its id, and what must be as it was then.
 
     ``given`` and ``scalars``: that call's own arguments, and ``names`` those of its scalars; of a
     chain's names the rest are tensors. Nothing can change the arguments, so the very same

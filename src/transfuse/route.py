@@ -58,8 +58,7 @@ class Route:
         before = Sweeping(Buffer(shapes[0].dims, input=True))
         before.follow(self.head)
         before.store()
-        end = len(self.chain.stages) - len(self.tail) - len(self.rest)
-        result = Buffer(shapes[end].dims)
+        result = Buffer(shapes[self._end].dims)
         after = Sweeping(result)
         after.follow(self.tail)
         after.store()
@@ -89,9 +88,12 @@ class Route:
             return Pass(leg.does, 0, reads, writes, leg.specials(cpu))
 
         torchs = len(shapes) - 1 - len(self.rest)
+        own = core.passes
+        if after.legs or self.rest:  # its result is stored as sweeps read it
+            own = (*own[:-1], replace(own[-1], writes=shapes[self._end].numel * between))
         passes = (
             *map(swept, before.legs),
-            *core.passes,
+            *own,
             *map(swept, after.legs),
             *(
                 Pass(
@@ -116,6 +118,11 @@ class Route:
             scratch=max(core.scratch, alive),
             note=self._note(),
         )
+
+    @property
+    def _end(self) -> int:
+        """The stage that follows the core."""
+        return len(self.chain.stages) - len(self.tail) - len(self.rest)
 
     def _note(self) -> str:
         notes = [f"stored around the convolution: {self.reason}"]

@@ -31,7 +31,7 @@ def describe(x: Tensor, precision: str = "auto", exotic: bool = False) -> dict[s
     return {
         "dtype": BY_DTYPE.get(x.dtype, ELEMENTS["fp32"]).name,
         "layout": "strided" if exotic else layout(x),
-        "device": x.device.type if exotic else _device(x.device),
+        "device": _kind(x) if exotic else _device(x.device),
         "precision": _precision(x, precision),
     }
 
@@ -54,7 +54,15 @@ def autocasts(x: object) -> bool:
     if not isinstance(x, Tensor):
         return False
     device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return _has_autocast(device) and torch.is_autocast_enabled(device)
+
+
+def _has_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)
+
+
+# torch.compile cannot trace that in each version of torch; it never changes (see float32_on_cuda).
+_has_autocast._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
@@ -90,6 +98,12 @@ def layout(x: Tensor) -> str:
     if x.is_contiguous():
         return "contiguous"
     return "channels_last" if last and x.is_contiguous(memory_format=last) else "strided"
+
+
+def _kind(x: Tensor) -> str:
+    """The kind of device of any tensor; a fake one says "meta" while shapes are asked for."""
+    device: torch.device = getattr(x, "fake_device", x.device)
+    return device.type
 
 
 def _device(device: torch.device) -> str:

@@ -69,8 +69,10 @@ def _fused_compiled(work: ModelWork) -> tuple[Callable[..., Any], nn.Module]:
 
 
 def _backend(work: ModelWork) -> tuple[Callable[..., Any], nn.Module]:
+    from transfuse.fusing.compiling import transfuse  # by name where the package is installed
+
     require_compiler(work.x[0].device.type == "cpu")
-    return torch.compile(work.model, backend="transfuse", dynamic=False), work.model
+    return torch.compile(work.model, backend=transfuse, dynamic=False), work.model
 
 
 WAYS = (

@@ -17,7 +17,7 @@ from transfuse.fusing.forwards import Forward, Version
 from transfuse.fusing.fused_call import FusedCall
 from transfuse.fusing.module_kinds import seems, transposed
 from transfuse.fusing.rewriting import Site
-from transfuse.fusing.stopping import FIRST_CALL, Untraceable
+from transfuse.fusing.stopping import FIRST_CALL, LEFT, Untraceable
 from transfuse.plan import Plan, machine, staged
 
 if TYPE_CHECKING:
@@ -79,6 +79,11 @@ class Row:
     def pending(self) -> bool:
         """Whether only a call will tell."""
         return FIRST_CALL in self.why
+
+    @property
+    def left(self) -> bool:
+        """Whether it could be fused, and torch is faster."""
+        return self.why.startswith(LEFT)
 
 
 @dataclass(frozen=True, repr=False)

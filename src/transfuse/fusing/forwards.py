@@ -279,7 +279,9 @@ class Forward:
                     return version(self.module, args)
         line = "torch.compile has %s as it was written: no version for this call was made before"
         log.once(logging.WARNING, (line, self.name), line, self.name)
-        return self.unfused(*args, **kwargs)
+        if self.own is not None:
+            return self.own(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
 
 
 def original(module: nn.Module) -> Callable[..., Any]:

@@ -77,9 +77,13 @@ class FusedCall:
             options = tuple(
                 numbers.pop(each) if at in self.given else each for at, each in enumerate(options)
             )
+        stride, padding, output_padding, dilation, groups = options
         wrong = ""
         try:
-            y = call(self.chain, x, weight, operands, numbers, *options)
+            y = call(
+                self.chain, x, weight, operands, numbers, stride, padding, output_padding, dilation,
+                groups, site=self,
+            )  # fmt: skip
         except (UnsupportedError, torch.OutOfMemoryError):
             raise
         except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError) as error:

@@ -19,6 +19,7 @@ from transfuse.fusing.effects import Effects
 from transfuse.fusing.examples import Examples
 from transfuse.fusing.match import WRONG, Match
 from transfuse.fusing.norms import mean_name, norm_of, over
+from transfuse.fusing.stopping import LEFT
 from transfuse.fusing.vocabulary import (
     CHANNELLED,
     Beside,
@@ -68,7 +69,7 @@ def matches(
         growing.backward(compiled)
         why = examples.slower(match)
         if why:
-            yield node, why
+            yield node, f"{LEFT}: {why}"
             continue
         taken.update(match.taken)
         yield match

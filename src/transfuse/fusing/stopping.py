@@ -9,6 +9,8 @@ import torch
 FIRST_CALL = "decided at the first call"
 HERE = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
 """Where code is not the user's."""
+LEFT = "left to torch, which is faster"
+"""How a reason begins where a transposed convolution could be fused."""
 
 
 class Untraceable(Exception):

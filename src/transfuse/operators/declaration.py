@@ -382,7 +382,13 @@ class _Arguments:
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if len(args) == self.places and self.needed <= kwargs.keys() <= self.keywords.keys():
+        # Sets of keys are not compared as such: torch.compile traces that in its newest form alone.
+        fits = len(args) == self.places
+        for name in kwargs:
+            fits = fits and name in self.keywords
+        for name in self.needed:
+            fits = fits and name in kwargs
+        if fits:
             return args, self.keywords | kwargs
         try:
             bound = self.signature.bind(*args, **kwargs)

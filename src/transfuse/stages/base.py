@@ -106,7 +106,8 @@ class Stage:
     @property
     def given(self) -> tuple[Any, ...]:
         """Whatever it was declared with: numbers, names, tensors and the like."""
-        return tuple(vars(self).values())
+        kind: Any = type(self)
+        return tuple([getattr(self, name) for name, _ in _fields(kind)])
 
     def sees(self, rank: int) -> Kind:
         """What it must see at once among values of ``rank`` spatial axes."""

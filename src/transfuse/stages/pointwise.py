@@ -288,7 +288,7 @@ class Function:
         again = self._last if lasting else None
         if again and len(args) == len(again[0]) and all(map(is_, args, again[0])):
             return again[1]
-        inside = bool(args) and isinstance(args[0], Expr)
+        inside = len(args) > 0 and isinstance(args[0], Expr)
         given = self._bound(args[inside:], kwargs)
         if inside:
             return substituted(self.expr, {"x": args[0], **given})
