@@ -1,9 +1,7 @@
 """The way in: which backend is chosen, how a refusal reads, and what comes back."""
 
-import timeit
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -381,21 +379,3 @@ def test_a_name_may_be_a_number_now_and_a_tensor_then() -> None:
         other = front.call(chain, SX, SW, {"a": B}, {"b": 2.0})
         assert not other.equal(first)
         assert other.equal(front.call(chain, SX, SW, {"a": B, "b": torch.full((3,), 2.0)}))
-
-
-def test_overhead_of_a_repeated_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """12 microseconds on an idle machine; four times that at the worst of a busy one."""
-
-    class Nothing:
-        name, differentiable = "nothing", False
-
-        def verdict(self, *_: Any) -> Verdict:
-            return Verdict()
-
-        def prepare(self, *_: Any) -> Any:
-            return lambda *args: args[-1]
-
-    monkeypatch.setattr(dispatch, "BACKENDS", (Nothing(),))
-    for out in (None, OUT):
-        least = min(timeit.repeat(partial(softmax, out=out), number=200, repeat=10)) / 200
-        assert least < 4 * 12e-6

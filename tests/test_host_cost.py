@@ -7,6 +7,7 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 from types import FrameType
@@ -79,6 +80,16 @@ def test_functions_of_an_operator(each: Small) -> None:
         each.ours()
     found = counted(each.ours)
     assert found.total() <= 40, found
+
+
+@pytest.mark.parametrize("each", FIVE, ids=names(FIVE))
+def test_functions_of_an_operator_with_out(each: Small) -> None:
+    out = each.ours()
+    call = partial(each.ours, out=out)
+    for _ in range(3):
+        call()
+    found = counted(call)
+    assert found.total() <= 44, found
 
 
 def test_what_is_kept_of_stages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ def test_the_readme_shows_what_the_files_hold(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(ROOT)
     readme = Path("README.md")
     files = NAMED.findall(readme.read_text())
-    assert len(files) == 3, files
+    assert len(files) == 4, files
     for results in map(Path, files):
         assert update(readme, results) == readme.read_text()
 
