@@ -162,44 +162,18 @@ template <class T> class Division {
     // from `fresh` on gather.
     std::vector<Box> boxes(size_t begin, size_t fresh, size_t end, const Box& tile) const {
         std::vector<Box> found(end - begin + 1);
-        Box box = tile;    // what the steps that follow read
-        Box share = tile;  // the tile's share of all positions: shares meet without gap or overlap
-        found.back() = tile;
-        for (size_t i = end; i-- > begin;) {
-            const transfuse_step& s = p.steps[i];
-            if (is_window(s.op))
-                for (int a = 0; a < 3; a++) {
-                    const int64_t lo = box.lo[a] * s.stride[a] - s.padding[a];
-                    const int64_t hi = (box.hi[a] - 1) * s.stride[a] - s.padding[a] + s.kernel[a];
-                    box.lo[a] = std::max<int64_t>(0, lo);
-                    box.hi[a] = std::min(at[i].extents[a], hi);
-                    const bool last = share.hi[a] == at[i + 1].extents[a];
-                    share.lo[a] *= s.stride[a];
-                    share.hi[a] = last ? at[i].extents[a] : share.hi[a] * s.stride[a];
-                }
-            // A statistic covers what later windows leave out, too.
-            if ((is_stats(s.op) && i >= fresh) || is_resident(s.op)) box = share;
-            found[i - begin] = box;
-        }
+        for (int a = 0; a < 3; a++)
+            along(a, begin, fresh, end, tile.lo[a], tile.hi[a], [&](size_t i, int64_t lo, int64_t hi) {
+                found[i - begin].lo[a] = lo, found[i - begin].hi[a] = hi;
+            });
         return found;
     }
 
-    // Values that every tile of a division has room in: axes are independent, so the longest box
-    // along each one tells.
+    // Values that every tile of a division has room in.
     int64_t room(size_t begin, size_t fresh, size_t end, const int64_t* size) const {
-        const int64_t* extents = at[end].extents;
-        std::vector<int64_t> positions(end - begin + 1, 1);
-        for (int a = 0; a < 3; a++) {
-            std::vector<int64_t> longest(end - begin + 1, 0);
-            for (int64_t index[3] = {0, 0, 0}; index[a] * size[a] < extents[a]; index[a]++) {
-                const auto found = boxes(begin, fresh, end, tile_at(index, size, extents));
-                for (size_t i = 0; i < longest.size(); i++) longest[i] = std::max(longest[i], found[i].size(a));
-            }
-            for (size_t i = 0; i < longest.size(); i++) positions[i] *= longest[i];
-        }
-        int64_t most = 0;
-        for (size_t i = begin; i <= end; i++) most = std::max(most, positions[i - begin] * at[i].channels.slots);
-        return most;
+        return values(begin, fresh, end, size, [](int64_t tiles, auto tile) {
+            for (int64_t i = 0; i < tiles; i++) tile(i);
+        });
     }
 
   private:
@@ -216,11 +190,9 @@ template <class T> class Division {
     bool fits(size_t begin, size_t fresh, size_t end, const int64_t* size, int64_t limit) const {
         if (values(begin, fresh, end, size) * int64_t(sizeof(T)) > limit) return false;
         if (p.parts == 1 || size[2] <= TF_ROWS * p.stride[2]) return true;
-        const int64_t first[3] = {0, 0, 0};
-        const Box box = boxes(begin, fresh, end, tile_at(first, size, at[end].extents))[0];
         int64_t bytes = p.in_channels * int64_t(sizeof(T));
         for (int a = 0; a < 3; a++)
-            if (__builtin_mul_overflow(bytes, met(a, box.size(a)), &bytes)) return false;
+            if (__builtin_mul_overflow(bytes, met(a, first_length(a, begin, fresh, end, size)), &bytes)) return false;
         return bytes <= COPY_BYTES;
     }
 
@@ -229,30 +201,63 @@ template <class T> class Division {
         return (outputs + p.dilation[axis] * (p.kernel[axis] - 1) - 1) / p.stride[axis] + 1;
     }
 
-    // Values that the largest of a tile's boxes holds.
-    int64_t values(size_t begin, size_t fresh, size_t end, const Box& tile) const {
-        const auto found = boxes(begin, fresh, end, tile);
+    // f(i, lo, hi) for what a tile that spans lo to hi along an axis holds there before step i, the last first.
+    template <class F>
+    void along(int a, size_t begin, size_t fresh, size_t end, int64_t lo, int64_t hi, F f) const {
+        int64_t first = lo, last = hi;  // the tile's share of all positions: shares meet without gap or overlap
+        f(end, lo, hi);
+        for (size_t i = end; i-- > begin;) {
+            const transfuse_step& s = p.steps[i];
+            if (is_window(s.op)) {
+                lo = std::max<int64_t>(0, lo * s.stride[a] - s.padding[a]);
+                hi = std::min(at[i].extents[a], (hi - 1) * s.stride[a] - s.padding[a] + s.kernel[a]);
+                first *= s.stride[a];
+                last = last == at[i + 1].extents[a] ? at[i].extents[a] : last * s.stride[a];
+            }
+            // A statistic covers what later windows leave out, too.
+            if ((is_stats(s.op) && i >= fresh) || is_resident(s.op)) lo = first, hi = last;
+            f(i, lo, hi);
+        }
+    }
+
+    // What the first tile holds along an axis before step `begin`.
+    int64_t first_length(int a, size_t begin, size_t fresh, size_t end, const int64_t* size) const {
+        int64_t found = 0;
+        along(a, begin, fresh, end, 0, std::min(size[a], at[end].extents[a]), [&](size_t, int64_t lo, int64_t hi) {
+            found = hi - lo;  // the last one stays
+        });
+        return found;
+    }
+
+    // Values of the largest box that any tile has before any step. Axes are independent, so the longest along each one
+    // tells; `each(tiles, f)` calls f with those of an axis that are to be looked at.
+    template <class F> int64_t values(size_t begin, size_t fresh, size_t end, const int64_t* size, F each) const {
+        const size_t levels = end - begin + 1;
+        std::vector<int64_t> both(2 * levels, 1);
+        int64_t *positions = both.data(), *longest = positions + levels;
+        for (int a = 0; a < 3; a++) {
+            const int64_t all = at[end].extents[a];
+            std::fill(longest, longest + levels, 0);
+            each(ceiling(all, size[a]), [&](int64_t index) {
+                const int64_t lo = index * size[a], hi = std::min(lo + size[a], all);
+                along(a, begin, fresh, end, lo, hi, [&](size_t i, int64_t from, int64_t to) {
+                    longest[i - begin] = std::max(longest[i - begin], to - from);
+                });
+            });
+            for (size_t i = 0; i < levels; i++) positions[i] *= longest[i];
+        }
         int64_t most = 0;
-        for (size_t i = begin; i <= end; i++)
-            most = std::max(most, found[i - begin].positions() * at[i].channels.slots);
+        for (size_t i = 0; i < levels; i++) most = std::max(most, positions[i] * at[begin + i].channels.slots);
         return most;
     }
 
-    // About the values of the largest tile: the first, second and last along each axis tell.
+    // About the same: the first, second and last along each axis tell.
     int64_t values(size_t begin, size_t fresh, size_t end, const int64_t* size) const {
-        const int64_t* extents = at[end].extents;
-        int64_t most = 0, which[3][3];
-        for (int a = 0; a < 3; a++) {
-            const int64_t last = (extents[a] - 1) / size[a];
-            which[a][0] = 0, which[a][1] = std::min<int64_t>(1, last), which[a][2] = last;
-        }
-        for (int64_t d : which[0])
-            for (int64_t h : which[1])
-                for (int64_t w : which[2]) {
-                    const int64_t index[3] = {d, h, w};
-                    most = std::max(most, values(begin, fresh, end, tile_at(index, size, extents)));
-                }
-        return most;
+        return values(begin, fresh, end, size, [](int64_t tiles, auto tile) {
+            tile(0);
+            if (tiles > 1) tile(1);
+            if (tiles > 2) tile(tiles - 1);
+        });
     }
 
     // Rows that a tile grows by: those of whole pairs in every phase of the convolution.
@@ -274,11 +279,10 @@ template <class T> class Division {
         const int64_t *extents = at[end].extents, by[2] = {1, rows};
         bool done[2] = {false, false};
         while (!done[0] || !done[1]) {
-            const int64_t first[3] = {0, 0, 0};
-            const Box box = boxes(begin, fresh, end, tile_at(first, size, extents))[0];
             double shared[2];
-            for (int a : {0, 1}) shared[a] = double(p.dilation[a] * (p.kernel[a] - 1)) / double(box.size(a));
-            if (begin == 0 && 2 * met(0, box.size(0)) > planes) shared[0] = 0;
+            for (int a : {0, 1})
+                shared[a] = double(p.dilation[a] * (p.kernel[a] - 1)) / double(first_length(a, begin, fresh, end, size));
+            if (begin == 0 && 2 * met(0, first_length(0, begin, fresh, end, size)) > planes) shared[0] = 0;
             const int a = done[0] || (!done[1] && shared[1] >= shared[0]) ? 1 : 0;
             int64_t trial[3] = {size[0], size[1], size[2]};
             trial[a] = std::min(size[a] + by[a], extents[a]);
