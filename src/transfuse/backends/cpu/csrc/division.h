@@ -46,8 +46,9 @@ template <class T> class Division {
         Layer found = whole;
         if (separable && Division(whole, inputs).is_little(0)) return found;
         int64_t most = 0;
-        // Smaller tiles only where parts of two vectors do not do.
-        for (bool small : {false, true})
+        // Smaller tiles where a cache holds the weights that each reads; else only where parts of two vectors do not do.
+        const bool light = Division(whole, inputs).weight_bytes() <= PART_BYTES;
+        for (bool small : {light, !light})
             for (int64_t into = 1; separable && into * 2 * LANES<T> <= program.out_channels; into++) {
                 if (into > 1 && program.out_channels % (into * 2 * LANES<T>)) continue;
                 const Layer layer = whole.cut(into, small ? (ENOUGH_TILES + into - 1) / into : 1);

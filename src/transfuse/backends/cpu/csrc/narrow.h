@@ -11,27 +11,35 @@ namespace TF_NAMESPACE {
 constexpr int NARROW = 4;  // channels of a group at the most
 
 // C channels of the first `n` of N vectors of positions; weights are [tap][input channel][channel].
+// Eight sums at a time, more than products are under way: where there are fewer, of every U-th input channel each.
 //   s[i * ps + o] = sum over taps t and channels c: x[t.x + c * cs + i] * w[(t.w + c) * C + o]
 template <class T, int C, int N>
 static void narrow_block(const T* __restrict x, int64_t n, const Tap* taps, int count, int channels, int64_t cs,
                          const T* __restrict w, T* __restrict s, int64_t ps) {
-    constexpr int L = LANES<T>;
-    Vec<T> acc[C][N] = {};
+    constexpr int L = LANES<T>, U = C * N > 4 ? 1 : 8 / (C * N);
+    Vec<T> acc[C][N] = {}, parts[U][C][N] = {};
+    const auto add = [&](Vec<T> (&sums)[C][N], const T* xp, const T* wp) {
+        Vec<T> xv[N];
+#pragma GCC unroll 4
+        for (int j = 0; j < N; j++) xv[j] = held(load(xp + j * L));
+#pragma GCC unroll 4
+        for (int o = 0; o < C; o++)
+#pragma GCC unroll 4
+            for (int j = 0; j < N; j++) sums[o][j] += xv[j] * wp[o];
+    };
     for (int t = 0; t < count; t++) {
         const T* xp = x + taps[t].x;
         const T* wp = w + taps[t].w * C;
-        for (int c = 0; c < channels; c++) {
-            Vec<T> xv[N];
-#pragma GCC unroll 4
-            for (int j = 0; j < N; j++) xv[j] = held(load(xp + j * L));
-#pragma GCC unroll 4
-            for (int o = 0; o < C; o++)
-#pragma GCC unroll 4
-                for (int j = 0; j < N; j++) acc[o][j] += xv[j] * wp[o];
-            xp += cs;
-            wp += C;
-        }
+        int c = 0;
+        for (; U > 1 && c + U <= channels; c += U)
+#pragma GCC unroll 8
+            for (int u = 0; u < U; u++, xp += cs, wp += C) add(parts[u], xp, wp);
+        for (; c < channels; c++, xp += cs, wp += C) add(acc, xp, wp);
     }
+#pragma GCC unroll 8
+    for (int u = 0; U > 1 && u < U; u++)
+        for (int o = 0; o < C; o++)
+            for (int j = 0; j < N; j++) acc[o][j] += parts[u][o][j];
     T lines[C][N * L];
     for (int o = 0; o < C; o++)
         for (int j = 0; j < N; j++) store(&lines[o][j * L], acc[o][j]);

@@ -115,6 +115,7 @@ template <class T> class Engine {
         for (size_t i = fresh; i < end; i++)
             if (is_stats(p.steps[i].op)) steps.gathered.start(i, tiles);
         const int64_t count = division.room(begin, fresh, end, size);
+        const bool direct = !keep && lies_in_output(begin, end, size);
         // What each thread has for itself, and what it does with tile t.
         struct Own {
             Buffer<T> values, spare;
@@ -134,7 +135,8 @@ template <class T> class Engine {
             const int64_t k = late < 0 ? i / p.parts % others : others, t = n * per_sample + k;
             const int64_t index[3] = {k / counts[2] / counts[1], k / counts[2] % counts[1], k % counts[2]};
             const auto found = division.boxes(begin, fresh, end, division.tile_at(index, size, at[end].extents));
-            Tile<T> tile = {found[0], at[begin].channels, own.values.get(), own.spare.get(), n, part, t};
+            T* values = direct ? static_cast<T*>(p.output) + offset(n, found[0]) : own.values.get();
+            Tile<T> tile = {found[0], at[begin].channels, values, own.spare.get(), n, part, t};
             if (begin == 0)
                 own.convolve(tile);
             else
@@ -148,13 +150,35 @@ template <class T> class Engine {
                     steps.step(tile, i, found[++next - begin], i >= fresh, own.moments);
                 i = next;
             }
-            if (!keep)
+            if (!keep && !direct)
                 write(p, tile, streams);
-            else if (keep != &nowhere)
+            else if (keep && keep != &nowhere)
                 save(tile, end, keep);
         });
         for (size_t i = fresh; i < end; i++)
             if (is_stats(p.steps[i].op)) steps.gathered.finish(i, per_sample);
+    }
+
+    // Whether tiles of this size are what the output holds there, so that they can be computed in it: channels last, one
+    // position after another, and no step that changes their shape.
+    bool lies_in_output(size_t begin, size_t end, const int64_t* size) const {
+        const Channels& c = at[begin].channels;
+        const int64_t *e = at[end].extents, *st = p.output_strides;
+        for (size_t i = begin; i < end; i++)
+            if (is_window(p.steps[i].op) || p.steps[i].op == TF_SUM) return false;
+        // Axes that a tile takes whole, the last ones, and one more of which it takes a part.
+        bool one = st[1] == 1 && c.slots == c.count && p.parts == 1 && p.output_element == COMPUTED<T> && !streams;
+        int64_t next = c.slots;
+        for (int a = 2; a >= 0; a--) {
+            if (size[a] > 1) one = one && st[2 + a] == next;
+            next = size[a] == e[a] ? next * e[a] : 0;
+        }
+        return one;
+    }
+    int64_t offset(int64_t sample, const Box& box) const {
+        int64_t found = sample * p.output_strides[0];
+        for (int a = 0; a < 3; a++) found += box.lo[a] * p.output_strides[2 + a];
+        return found;
     }
 
     // ---- the output as the place for values that cross a cut ---------------------------------
