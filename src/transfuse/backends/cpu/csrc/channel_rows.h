@@ -34,20 +34,34 @@ static void position_row(const T* const* from, const T* w, size_t count, int64_t
         i += N * L;
     };
     while (n - i > AHEAD / 2 * L) vectors(std::integral_constant<int, AHEAD>());
-    while (n - i > 0) vectors(std::integral_constant<int, 1>());
+    // One sum alone waits for itself, tap after tap.
+    if (n - i > 2 * L) vectors(std::integral_constant<int, 4>());
+    if (n - i > L) vectors(std::integral_constant<int, 2>());
+    if (n - i > 0) vectors(std::integral_constant<int, 1>());
 }
 
 template <class T> class ChannelRows {
   public:
+    struct Row {
+        int64_t at, place;  // in the source, and of its copy
+    };
+    // A row's inputs from `first` + lo on.
+    struct Copy {
+        int64_t at = -1, first = 0, size = 0;
+    };
+
     // What each thread has for itself.
     struct Own {
-        Buffer<T> inputs;             // of a strip, one row after another, zeros beyond the ends
+        Buffer<T> inputs;             // of a strip, a place for each row, zeros beyond the ends
         Buffer<T> strip, line;        // [phase][position], and in the order of the output
         Buffer<T> beside;             // for steps
-        std::vector<int64_t> rows;    // where those that an output row meets lie in the source
-        std::vector<const T*> found;  // each of them from a strip's first position on
-        // By tap, those of a phase together, which end where `ends` says.
-        std::vector<Reads::Meets> taps;  // through the row `tap` of these
+        std::vector<Row> rows;        // those that an output row meets
+        std::vector<Copy> copies;     // by place; rows of outputs that follow each other meet many of the same
+        std::vector<const T*> found;  // each row from a strip's first position on
+        // By tap, those of a phase together, which end where `ends` says: of this channel through taps of these.
+        int64_t channel = -1;
+        const std::vector<Reads::Meets>*planes = nullptr, *lines = nullptr;
+        std::vector<Reads::Meets> taps;  // through the row `tap` of those met
         std::vector<T> weights;
         std::vector<const T*> from;
         std::vector<size_t> ends;
@@ -69,8 +83,18 @@ template <class T> class ChannelRows {
         lo = std::min(lo, hi);
         for (int a = 0; a < 2; a++) {
             reads[a] = Reads(p, a, source.inputs[a], 0, extents[a]);
-            for (const auto& each : reads[a].of) most[a] = std::max(most[a], int64_t(each.size()));
+            for (const auto& each : reads[a].of) {
+                int64_t low = INT64_MAX, high = 0;
+                for (const auto& meets : each) low = std::min(low, meets.input), high = std::max(high, meets.input + 1);
+                most[a] = std::max(most[a], int64_t(each.size()));
+                places[a] = std::max(places[a], high - std::min(low, high));
+            }
         }
+        // Far apart, they would take more room than they save.
+        kept = places[0] <= 2 * most[0] && places[1] <= 2 * most[1];
+        for (int a = 0; kept && a < 2; a++)
+            for (int64_t i = 0; i < source.inputs[a]; i++) place_of[a].push_back(i % std::max<int64_t>(1, places[a]) * (a ? 1 : places[1]));
+        whole = extents[2] / p.stride[2], some = STRIP_VALUES / p.stride[2];
         for (int i = 0; i < p.steps_count; i++)
             for (int k = 0; p.steps[i].op == TF_MAP && k < p.steps[i].map->code.operands_count; k++)
                 ordered = ordered || p.steps[i].map->operands[k].strides[4];
@@ -84,18 +108,36 @@ template <class T> class ChannelRows {
 
     Own own(int64_t room) const {
         constexpr int64_t beyond = AHEAD * LANES<T>;
-        return {allocate<T>(most[0] * most[1] * pitch(STRIP_VALUES / p.stride[2])), allocate<T>(STRIP_VALUES + beyond),
-                allocate<T>(STRIP_VALUES), allocate<T>(room), {}, {}, {}, {}, {}, {}};
+        Own own;
+        own.inputs = allocate<T>(rows_held() * pitch(some));
+        own.strip = allocate<T>(STRIP_VALUES + beyond), own.line = allocate<T>(STRIP_VALUES);
+        own.beside = allocate<T>(room);
+        own.copies.resize(size_t(rows_held()));
+        return own;
     }
 
-    // Row i; steps(values, how many, sample, channel, the first one's position) takes the rest of the program.
-    template <class F> void row(Own& own, int64_t i, F steps) const {
-        const int64_t h = i % extents[1], d = i / extents[1] % extents[0], nc = i / extents[1] / extents[0];
-        const int64_t c = nc % p.groups, n = nc / p.groups, *st = p.output_strides;
+    // Rows i to end; steps(values, how many, sample, channel, the first one's position) takes the rest of the program.
+    template <class F> void rows(Own& own, int64_t i, int64_t end, F steps) const {
+        int64_t h = i % extents[1], d = i / extents[1] % extents[0], nc = i / extents[1] / extents[0];
+        int64_t c = nc % p.groups, n = nc / p.groups;
+        for (; i < end; i++) {
+            row(own, n, c, d, h, steps);
+            if (++h < extents[1]) continue;
+            h = 0;
+            if (++d < extents[0]) continue;
+            d = 0;
+            if (++c < p.groups) continue;
+            c = 0, n++;
+        }
+    }
+
+  private:
+    template <class F> void row(Own& own, int64_t n, int64_t c, int64_t d, int64_t h, F steps) const {
+        const int64_t* st = p.output_strides;
         list(own, n, c, reads[0].of[size_t(d)], reads[1].of[size_t(h)]);
-        const int64_t at = n * st[0] + c * st[1] + d * st[2] + h * st[3], first = i % (extents[0] * extents[1]) * extents[2];
+        const int64_t at = n * st[0] + c * st[1] + d * st[2] + h * st[3], first = (d * extents[1] + h) * extents[2];
         const transfuse_view out = {p.output_element, p.output, {}}, line = {COMPUTED<T>, own.line.get(), {}};
-        const int64_t s = p.stride[2], whole = extents[2] / s, some = STRIP_VALUES / s;
+        const int64_t s = p.stride[2];
         const auto strip = [&](int64_t q, int64_t positions, int64_t count) {
             read(own, q, positions);
             for (int64_t k = 0; k < count; k++) {
@@ -115,7 +157,6 @@ template <class T> class ChannelRows {
         if (whole * s < extents[2]) strip(whole, 1, extents[2] - whole * s);  // phases that have one position more
     }
 
-  private:
     const Layer& p;
     const Source<T>& source;
     const int64_t* extents;
@@ -123,25 +164,36 @@ template <class T> class ChannelRows {
     Reads reads[2];
     int64_t lo = INT64_MAX, hi = INT64_MIN;  // inputs that the taps of the first position meet, or zeros before them
     int64_t most[2] = {0, 0};                // rows along depth and height that an output meets
+    int64_t places[2] = {0, 0};              // and how many lie between the first and the last
+    bool kept = false;                       // whether copies of rows serve the output rows that follow, too
+    std::vector<int64_t> place_of[2];        // then: by input along depth and height, together the place of a row's copy
+    int64_t whole, some;                     // positions that all phases have, and of a strip
     int64_t next_tap, next_channel;          // in the packed weights
     bool ordered = false;                    // whether a step tells the positions of a row apart
 
-    // Inputs that a strip reads of a row, and what vectors read beyond them.
-    int64_t pitch(int64_t positions) const { return positions + hi - lo + AHEAD * LANES<T>; }
+    // Inputs that a strip reads of a row, those of one position more, which some phases have, and what vectors read beyond.
+    int64_t pitch(int64_t positions) const { return positions + 1 + hi - lo + AHEAD * LANES<T>; }
+
+    int64_t rows_held() const { return kept ? places[0] * places[1] : most[0] * most[1]; }
 
     // The rows that an output row meets, and the taps of each phase.
     void list(Own& own, int64_t n, int64_t c, const std::vector<Reads::Meets>& planes,
-              const std::vector<Reads::Meets>& rows) const {
-        own.rows.clear(), own.taps.clear(), own.weights.clear(), own.ends.assign(1, 0);
+              const std::vector<Reads::Meets>& lines) const {
+        own.rows.clear();
         for (const auto& z : planes)
-            for (const auto& y : rows)
-                own.rows.push_back(n * source.strides[0] + c * source.strides[1] + z.input * source.strides[2] +
-                                   y.input * source.strides[3]);
+            for (const auto& y : lines) {
+                const int64_t place = kept ? place_of[0][size_t(z.input)] + place_of[1][size_t(y.input)] : int64_t(own.rows.size());
+                own.rows.push_back({n * source.strides[0] + c * source.strides[1] + z.input * source.strides[2] +
+                                        y.input * source.strides[3], place});
+            }
+        if (c == own.channel && same_taps(planes, *own.planes) && same_taps(lines, *own.lines)) return;
+        own.channel = c, own.planes = &planes, own.lines = &lines;
+        own.taps.clear(), own.weights.clear(), own.ends.assign(1, 0);
         const T* weights = static_cast<const T*>(p.weights) + c * next_channel;
         for (const WidthPhase& phase : phases) {
             int64_t row = 0;
             for (const auto& z : planes)
-                for (const auto& y : rows) {
+                for (const auto& y : lines) {
                     for (const auto& x : phase.taps) {
                         own.taps.push_back({row, x.input});
                         own.weights.push_back(weights[((z.tap * p.kernel[1] + y.tap) * p.kernel[2] + x.tap) * next_tap]);
@@ -152,23 +204,32 @@ template <class T> class ChannelRows {
         }
     }
 
+    static bool same_taps(const std::vector<Reads::Meets>& a, const std::vector<Reads::Meets>& b) {
+        return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& i, const auto& k) { return i.tap == k.tap; });
+    }
+
     // What a strip reads of each row, where it lies as far as it can be read there, else copied.
     void read(Own& own, int64_t q, int64_t positions) const {
-        const int64_t size = pitch(positions), inputs = source.inputs[2];
+        const int64_t size = pitch(positions), inputs = source.inputs[2], room = pitch(some);
         const bool inside = source.element == COMPUTED<T> && q + lo >= 0 && q + lo + size <= inputs;
-        const int64_t first = std::max<int64_t>(q + lo, 0), end = std::max(first, std::min(q + lo + size, inputs));
         own.found.clear(), own.from.clear();
-        T* to = own.inputs.get();
-        for (int64_t row : own.rows) {
+        for (const Row& row : own.rows) {
             if (inside) {
-                own.found.push_back(static_cast<const T*>(source.data) + row + q);
+                own.found.push_back(static_cast<const T*>(source.data) + row.at + q);
                 continue;
             }
-            std::fill(to, to + (first - q - lo), T(0));
-            load_row(source.element, source.data, row + first, 1, end - first, to + (first - q - lo));
-            std::fill(to + (end - q - lo), to + size, T(0));
-            own.found.push_back(to - lo);
-            to += size;
+            T* to = own.inputs.get() + row.place * room;
+            Copy& copy = own.copies[size_t(row.place)];
+            // One position's strip reads what is there of the one before.
+            const bool there = copy.at == row.at && copy.first <= q && q + size - 1 <= copy.first + copy.size;
+            if (!there) {
+                const int64_t first = std::max<int64_t>(q + lo, 0), end = std::max(first, std::min(q + lo + size, inputs));
+                std::fill(to, to + (first - q - lo), T(0));
+                load_row(source.element, source.data, row.at + first, 1, end - first, to + (first - q - lo));
+                std::fill(to + (end - q - lo), to + size, T(0));
+                copy = {row.at, q, size};
+            }
+            own.found.push_back(to - lo + (q - copy.first));
         }
         for (const auto& each : own.taps) own.from.push_back(own.found[size_t(each.tap)] + each.input);
     }

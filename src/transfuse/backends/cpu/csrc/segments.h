@@ -100,7 +100,7 @@ template <class T> class Engine {
                 const Tile<T> tile = {whole, level.channels, nullptr, nullptr, sample, 0, 0};
                 for (size_t k = 0; k < size_t(p.steps_count); k++) steps.row(k, values, n, c, tile, first, own.beside.get());
             };
-            for (int64_t row = i * some; row < std::min(rows.count(), (i + 1) * some); row++) rows.row(own, row, rest);
+            rows.rows(own, i * some, std::min(rows.count(), (i + 1) * some), rest);
         });
     }
 
