@@ -54,6 +54,20 @@ def test_planes_and_volumes(isa: str, stride: int, padding: int) -> None:
     right(integers(2, 3, 9, 40)[:, :, ::2, 2:38], integers(3, 1, 4, 4, seed=1), **options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stride": (1, 2)},  # of an odd width one phase has a position more
+        {"stride": 3, "dilation": (2, 3), "padding": (4, 2)},
+        {"dilation": (9, 1)},  # rows far apart
+    ],
+)
+@pytest.mark.parametrize("width", [33, 2049])
+def test_rows_that_outputs_share(isa: str, options: dict[str, Any], width: int) -> None:
+    """Copies of rows serve outputs that follow, but none of another channel, sample or strip."""
+    right(integers(2, 5, 13, width), integers(5, 1, 3, 5, seed=1), **options)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_types(isa: str, dtype: torch.dtype) -> None:
     x, w = integers(2, 7, 700).to(dtype), integers(7, 1, 6, seed=1).to(dtype)
