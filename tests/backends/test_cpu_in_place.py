@@ -35,8 +35,10 @@ def test_tiles(isa: str, space: tuple[int, int], channels: int, options: dict[st
     y = computed(x, w, bias=bias, **options)
     assert y.is_contiguous(memory_format=LAST)
     assert y.double().equal(expected)
-    assert computed(x, w, relu(), add(all_of_it), bias=bias, **options).double().equal(
-        expected.relu() + all_of_it
+    assert (
+        computed(x, w, relu(), add(all_of_it), bias=bias, **options)
+        .double()
+        .equal(expected.relu() + all_of_it)
     )
 
 

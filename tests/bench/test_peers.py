@@ -16,6 +16,7 @@ from transfuse.bench.peers import Missing, Peer, Runner, Work, peers
 from transfuse.bench.peers.base import library
 from transfuse.bench.peers.jax_xla import STAGES, jitted
 from transfuse.bench.peers.onnx_graph import EMITTERS, onnx_model
+from transfuse.bench.peers.torch_eager import as_written
 from transfuse.bench.precision import PRECISIONS
 from transfuse.chain import Chain
 from transfuse.fills import real
@@ -285,6 +286,17 @@ def test_compiled_chains_are_right_and_compiled_once_each():
             for runner, work in zip(runners, works, strict=True):
                 assert not judge(work, runner.run(work.x))
     assert counters["stats"]["unique_graphs"] == 2
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=str)
+def test_torch_compile_follows_every_operator_as_it_is_written(operator):
+    """Without a graph break: the peer would be missing from the results."""
+    case = operator.case("small")
+    chain, problem = operator.bound(case), case.problem
+    x, weight, operands = real(chain, problem, 0)
+    written = as_written(Work(chain, problem, PRECISIONS["fp32"], x, weight, operands))
+    compiled = torch.compile(lambda x: written(x), fullgraph=True, backend="eager")
+    assert compiled(x).equal(written(x))
 
 
 def test_compilation_without_a_compiler_says_so(monkeypatch):

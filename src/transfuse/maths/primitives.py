@@ -153,23 +153,42 @@ def complete(table: Mapping[str, Any], whose: str) -> None:
 complete(PRIMITIVES, __name__)
 
 
+class InTorch:
+    """An expression in torch, as a function of values by name and of a tensor whose type it has.
+
+    Values are numbers and tensors. Its steps are laid out once: ``torch.compile`` follows a call of
+    it, but cannot look anything up by an expression.
+    """
+
+    def __init__(self, expr: Expr) -> None:
+        order = expr.walk()
+        at = {each: i for i, each in enumerate(order)}
+        self.expr = expr
+        self.steps: list[tuple[Callable[..., Tensor] | None, Any]] = []
+        for each in order:
+            if isinstance(each, Call):
+                places = [at[part] for part in each.arguments]
+                self.steps.append((PRIMITIVES[each.primitive].torch, places))
+            else:
+                self.steps.append((None, each.value if isinstance(each, Constant) else each.name))
+
+    def __reduce__(self) -> Any:
+        return InTorch, (self.expr,)
+
+    def __call__(self, values: Mapping[str, Any], like: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        for function, what in self.steps:
+            if function is not None:
+                found.append(function(*[found[i] for i in what]))
+                continue
+            value = values[what] if isinstance(what, str) else what
+            found.append(value if isinstance(value, Tensor) else like.new_full((), value))
+        return found[-1]
+
+
 def evaluate(expr: Expr, values: Mapping[str, Any], like: Tensor) -> Tensor:
     """An expression in torch, in the type of ``like``; ``values`` are numbers and tensors."""
-
-    def tensor(number: float) -> Tensor:
-        return like.new_full((), number)
-
-    def leaf(each: Expr) -> Tensor:
-        if isinstance(each, Constant):
-            return tensor(each.value)
-        assert isinstance(each, Name)
-        found = values[each.name]
-        return found if isinstance(found, Tensor) else tensor(found)
-
-    result: Tensor = folded(
-        expr, leaf, lambda each, parts: PRIMITIVES[each.primitive].torch(*parts)
-    )
-    return result
+    return InTorch(expr)(values, like)
 
 
 def specials(expr: Expr, cpu: bool) -> int:

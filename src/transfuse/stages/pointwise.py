@@ -22,7 +22,7 @@ from torch.nn import Parameter
 
 from transfuse.maths.expr import Call, Expr, Name, X, expression, in_a_body, substituted
 from transfuse.maths.expr import name as symbol
-from transfuse.maths.primitives import PRIMITIVES, evaluate
+from transfuse.maths.primitives import PRIMITIVES, InTorch
 from transfuse.plain import why_not
 from transfuse.problem import Shape
 from transfuse.stages.actions import Elementwise
@@ -171,7 +171,7 @@ class Map(Stage):
         simple = all(isinstance(part, Name) for part in self.function.expr.parts)
         narrow = x.dtype in (torch.float16, torch.bfloat16)
         wide = x.float() if narrow and not (simple and not self.constants) else x
-        y = evaluate(self.function.expr, {"x": wide, **named}, wide)
+        y = self.function.in_torch({"x": wide, **named}, wide)
         return y.expand(x.shape).to(x.dtype)
 
     def parameters(self) -> Iterator[tuple[str, Any]]:
@@ -249,7 +249,7 @@ class Function:
         word = self.name if self.name.isidentifier() else repr(self.name)
         self.text = f"{word}[lambda {', '.join(('x', *self.parameters))}: {self.expr}]"
         """What it is in full, for ``stages.text``."""
-        self.torch = torch
+        self.torch, self.in_torch = torch, InTorch(self.expr)
         self._last: tuple[tuple[Any, ...], Map] | None = None
         self.__name__, self.__module__, self.__doc__ = self.name, body.__module__, self._doc(body)
         self.__signature__ = inspect.Signature(rest, return_annotation=Map)
