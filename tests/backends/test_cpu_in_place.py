@@ -1,4 +1,4 @@
-"""Channels-last results whose channels fill vectors: tiles are computed where the output has them."""
+"""Channels-last results whose channels fill vectors: tiles are computed in the output itself."""
 
 from typing import Any
 
