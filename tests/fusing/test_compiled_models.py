@@ -150,3 +150,12 @@ def test_export() -> None:
         assert torch.allclose(program.module()(x), twin(x), atol=1e-12)
         names = [str(node.target) for node in program.graph.nodes]
         assert sum("transfuse" in name for name in names) == 2
+
+
+def test_classes_of_models_do_not_use_up_each_others_compilations() -> None:
+    kept = Kept()
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for make in (models.decoder, models.FreeCode):
+            fused = transfuse.fuse(made(make))
+            torch.compile(fused, backend=kept, fullgraph=True)(drawn(1, 3, 4, 4))
+    assert kept.fused() == [2, 1]

@@ -3,7 +3,9 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import FunctionType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
@@ -151,6 +153,9 @@ class Forward:
     alone, and not as part of a larger one. ``pending``: why there is no version yet.
     """
 
+    def __new__(cls, module: nn.Module, why: str = "") -> "Forward":
+        return _blank(type(module))
+
     def __init__(self, module: nn.Module, why: str = "") -> None:
         self.module = module
         self.name = type(module).__name__
@@ -159,9 +164,9 @@ class Forward:
         self.own = vars(module).get("forward")
         self.versions: list[Version] = []
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> Any:
         """A copy captures anew: versions are functions of this process."""
-        return {**vars(self), "versions": []}
+        return _blank, (type(self.module),), {**vars(self), "versions": []}
 
     @property
     def unfused(self) -> Callable[..., Any]:
@@ -282,6 +287,22 @@ class Forward:
         if self.own is not None:
             return self.own(*args, **kwargs)
         return type(self.module).forward(self.module, *args, **kwargs)
+
+
+_of_class: WeakKeyDictionary[type[nn.Module], type[Forward]] = WeakKeyDictionary()
+
+
+def _blank(module: type[nn.Module]) -> Forward:
+    """A forward to be filled, for a module of this class.
+
+    ``torch.compile`` keeps what it compiled with the code of a function, so much of it and no more:
+    each class of modules has its own code, as its forward as it was written has.
+    """
+    if module not in _of_class:
+        call = Forward.__call__
+        own = FunctionType(call.__code__.replace(), call.__globals__, call.__name__)
+        _of_class[module] = type(Forward.__name__, (Forward,), {"__call__": own})
+    return object.__new__(_of_class[module])
 
 
 def original(module: nn.Module) -> Callable[..., Any]:

@@ -169,8 +169,11 @@ class InTorch:
             if isinstance(each, Call):
                 places = [at[part] for part in each.arguments]
                 self.steps.append((PRIMITIVES[each.primitive].torch, places))
+            elif isinstance(each, Constant):
+                self.steps.append((None, each.value))
             else:
-                self.steps.append((None, each.value if isinstance(each, Constant) else each.name))
+                assert isinstance(each, Name)
+                self.steps.append((None, each.name))
 
     def __reduce__(self) -> Any:
         return InTorch, (self.expr,)
