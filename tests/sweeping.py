@@ -7,7 +7,7 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from transfuse.maths.primitives import evaluate
+from transfuse.maths.primitives import InTorch
 from transfuse.sweeps import Each, Fold, Slide, Sweep, View
 
 
@@ -46,7 +46,7 @@ def _named(values: Sequence[tuple[str, View]], slots: Sequence[Tensor]) -> dict[
 
 def _mapped(expr: object, named: Mapping[str, Tensor], sizes: Sequence[int]) -> Tensor:
     like = torch.zeros(tuple(sizes), dtype=torch.float64)
-    return evaluate(expr, dict(named), like).expand(tuple(sizes))  # type: ignore[arg-type]
+    return InTorch(expr)(dict(named), like).expand(tuple(sizes))  # type: ignore[arg-type]
 
 
 def _folded(fold: Fold, v: Tensor) -> tuple[Tensor, ...]:

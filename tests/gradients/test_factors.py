@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from transfuse.maths.expr import parse
-from transfuse.maths.primitives import evaluate
+from transfuse.maths.primitives import InTorch
 from transfuse.reverse.factors import factored
 
 NAMES = ("g", "x", "s", "w")
@@ -31,5 +31,5 @@ def test_a_product_apart(text: str, inner: str) -> None:
     assert found is parse(inner)
     assert not {"g", "x"} & set(outer.names)
     values = {name: torch.rand(9, dtype=torch.float64) + 0.5 for name in NAMES}
-    whole, one, other = (evaluate(each, values, values["g"]) for each in (expr, outer, found))
+    whole, one, other = (InTorch(each)(values, values["g"]) for each in (expr, outer, found))
     torch.testing.assert_close(one * other, whole, rtol=1e-13, atol=0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transfuse.maths.expr import ARITY, LOGICAL, X, call, constant, name
-from transfuse.maths.primitives import PRIMITIVES, complete, derivative, direction, evaluate
+from transfuse.maths.primitives import PRIMITIVES, InTorch, complete, derivative, direction
 
 Y, Z = name("y"), name("z")
 SMOOTH = [each for each in ARITY if each not in (*LOGICAL, "floor", "where")]
@@ -27,12 +27,12 @@ def test_derivatives_are_those_of_autograd_and_of_differences(primitive):
     for by in names:
         leaf = values[by].clone().requires_grad_()
         given = values | {by: leaf}
-        evaluate(expr, given, leaf).sum().backward()
-        ours = evaluate(derivative(expr, by), values, leaf).expand(64)
+        InTorch(expr)(given, leaf).sum().backward()
+        ours = InTorch(derivative(expr, by))(values, leaf).expand(64)
         torch.testing.assert_close(ours, leaf.grad, rtol=1e-12, atol=0)
         step = 1e-6
         up, down = (
-            evaluate(expr, values | {by: values[by] + d}, leaf).expand(64) for d in (step, -step)
+            InTorch(expr)(values | {by: values[by] + d}, leaf).expand(64) for d in (step, -step)
         )
         torch.testing.assert_close((up - down) / (2 * step), ours, rtol=1e-7, atol=1e-8)
 
@@ -43,8 +43,8 @@ def test_ties_are_shared_out_as_torch_does(primitive):
     expr = call(primitive, X, Y)
     for by, mine in (("x", a), ("y", b)):
         leaf = mine.clone().requires_grad_()
-        evaluate(expr, {"x": a, "y": b} | {by: leaf}, a).sum().backward()
-        assert torch.equal(evaluate(derivative(expr, by), {"x": a, "y": b}, a), leaf.grad)
+        InTorch(expr)({"x": a, "y": b} | {by: leaf}, a).sum().backward()
+        assert torch.equal(InTorch(derivative(expr, by))({"x": a, "y": b}, a), leaf.grad)
 
 
 def test_clamp_at_its_edges_and_the_wrong_way_round():
@@ -53,14 +53,14 @@ def test_clamp_at_its_edges_and_the_wrong_way_round():
         expr = call("clamp", X, low, high)
         y = torch.clamp(x, low, high)
         (grad,) = torch.autograd.grad(y.sum(), x)
-        assert torch.equal(evaluate(expr, {"x": x}, x), y)
-        assert torch.equal(evaluate(derivative(expr, "x"), {"x": x}, x).expand(5), grad)
+        assert torch.equal(InTorch(expr)({"x": x}, x), y)
+        assert torch.equal(InTorch(derivative(expr, "x"))({"x": x}, x).expand(5), grad)
 
 
 def test_a_branch_that_is_not_taken_does_not_spoil_the_derivative():
     expr = call("where", X <= 0, 0.0, call("log", X))
     x = torch.tensor([-1.0, 0.0, 2.0])
-    assert evaluate(derivative(expr, "x"), {"x": x}, x).tolist() == [0.0, 0.0, 0.5]
+    assert InTorch(derivative(expr, "x"))({"x": x}, x).tolist() == [0.0, 0.0, 0.5]
 
 
 def test_second_derivatives():
@@ -69,7 +69,7 @@ def test_second_derivatives():
     y = torch.nn.functional.silu(x)
     (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), x)
-    ours = evaluate(derivative(derivative(expr, "x"), "x"), {"x": x}, x)
+    ours = InTorch(derivative(derivative(expr, "x"), "x"))({"x": x}, x)
     torch.testing.assert_close(ours, second, rtol=1e-12, atol=1e-14)
 
 
@@ -119,13 +119,13 @@ def test_what_is_said_to_rise_does(path, other):
         expr = call(each, *[expr, constant(other), constant(other + 1)][: ARITY[each]])
     way = direction(expr, "x", {})
     x = torch.linspace(0.05, 3, 400, dtype=torch.float64)
-    steps = evaluate(expr, {"x": x}, x).expand(400).diff() * (way or 0)
+    steps = InTorch(expr)({"x": x}, x).expand(400).diff() * (way or 0)
     assert not bool((steps < -1e-12).any())
 
 
 def test_evaluation_keeps_the_type_and_takes_numbers_as_they_are():
     x = torch.tensor([1.0, -2.0], dtype=torch.float16)
-    y = evaluate(call("where", X < 0, Y * X, X), {"x": x, "y": 0.1}, x)
+    y = InTorch(call("where", X < 0, Y * X, X))({"x": x, "y": 0.1}, x)
     assert y.dtype == torch.float16
     assert torch.equal(y, torch.nn.functional.leaky_relu(x, 0.1))
 
@@ -150,5 +150,5 @@ def test_gelu_written_out_is_torchs():
     expr = 0.5 * X * (1 + call("erf", X * (1 / math.sqrt(2))))
     x = torch.linspace(-5, 5, 1001, dtype=torch.float64)
     torch.testing.assert_close(
-        evaluate(expr, {"x": x}, x), torch.nn.functional.gelu(x), rtol=1e-13, atol=1e-16
+        InTorch(expr)({"x": x}, x), torch.nn.functional.gelu(x), rtol=1e-13, atol=1e-16
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.sweeping import expected
 from transfuse.maths.expr import Expr
-from transfuse.maths.primitives import evaluate
+from transfuse.maths.primitives import InTorch
 from transfuse.problem import Shape
 from transfuse.stages import Stage
 from transfuse.stages.running import Running
@@ -38,7 +38,7 @@ class Listener:
 
     def map(self, expr: Expr, values: Mapping[str, Value] | None = None) -> None:
         named = {name: self._met(each) for name, each in (values or {}).items()}
-        self.x = evaluate(expr, {"x": self.x, **named}, self.x).expand(self.x.shape)
+        self.x = InTorch(expr)({"x": self.x, **named}, self.x).expand(self.x.shape)
 
     def fold(self, folding: Folding, axes: Sequence[int], groups: int = 1) -> tuple[Statistic, ...]:
         found = self._folded(folding, self.x, axes)

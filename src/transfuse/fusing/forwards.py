@@ -295,8 +295,8 @@ _of_class: WeakKeyDictionary[type[nn.Module], type[Forward]] = WeakKeyDictionary
 def _blank(module: type[nn.Module]) -> Forward:
     """A forward to be filled, for a module of this class.
 
-    ``torch.compile`` keeps what it compiled with the code of a function, so much of it and no more:
-    each class of modules has its own code, as its forward as it was written has.
+    ``torch.compile`` counts its compilations by a function's code object, and stops at a limit. A
+    class of modules has a forward of its own, so it also gets a code object of its own here.
     """
     if module not in _of_class:
         call = Forward.__call__

@@ -189,11 +189,6 @@ class InTorch:
         return found[-1]
 
 
-def evaluate(expr: Expr, values: Mapping[str, Any], like: Tensor) -> Tensor:
-    """An expression in torch, in the type of ``like``; ``values`` are numbers and tensors."""
-    return InTorch(expr)(values, like)
-
-
 def specials(expr: Expr, cpu: bool) -> int:
     """Special functions that a value of an expression takes at least, on a GPU or on a ``cpu``.
 
