@@ -66,7 +66,7 @@ sanitize: $(SANITIZED) ## the core's tests with the address and undefined-behavi
 	@$(WATCHED) $(BIN)/python -m tests.fuzzing --calls 4000 --seed 1
 
 SANITIZED_TESTS := $(patsubst %,tests/backends/test_cpu_%.py,exact stages digest random boundary decide functions maps operands \
-	sweeps sweep_boundary sweep_blocks short_rows narrow sideways channel_rows in_place)
+	sweeps sweep_boundary sweep_blocks short_rows narrow sideways channel_rows in_place inputs)
 
 # Only the core is emulated, torch is not: the library that the tests load passes every call on.
 test-neon: $(EMULATED) ## the core's tests on NEON, emulated; needs qemu-user and g++-aarch64-linux-gnu

@@ -30,9 +30,30 @@ template <class V> TF_INLINE V load_as(const Value<V>* p) {
     return v;
 }
 
+// How inputs lie: the positions of a channel side by side, and channels `apart`; the same with two channels in each
+// value; or the channels of a position side by side, and positions `apart`.
+enum class Order { rows, dots, columns };
+
+// M positions of one channel after another, without a pointer for each: four share one.
+template <class T, int M, Order ORDER> struct Positions {
+    static constexpr int SOME = ORDER == Order::columns ? 4 : M;
+    const T* first[(M + SOME - 1) / SOME];
+    const int64_t apart;
+
+    __attribute__((always_inline)) Positions(const T* x, int64_t apart) : apart(apart) {
+#pragma GCC unroll 4
+        for (int k = 0; k * SOME < M; k++) first[k] = x + (ORDER == Order::columns ? k * SOME * apart : 0);
+    }
+    __attribute__((always_inline)) const T* at(int i) const { return first[i / SOME] + i % SOME * (ORDER == Order::columns ? apart : 1); }
+    __attribute__((always_inline)) void next_channel() {
+#pragma GCC unroll 4
+        for (int k = 0; k * SOME < M; k++) first[k] += ORDER == Order::columns ? 1 : apart;
+    }
+};
+
 // A product added to a sum, or where channels are two by two the sum of two products.
-template <bool DOTS, class V> TF_INLINE V with_product(V sum, const Value<V>* x, V w) {
-    if constexpr (DOTS) {
+template <Order ORDER, class V> TF_INLINE V with_product(V sum, const Value<V>* x, V w) {
+    if constexpr (ORDER == Order::dots) {
         typedef int32_t Bits __attribute__((vector_size(sizeof(V))));
         int32_t both;
         memcpy(&both, x, sizeof both);
@@ -72,10 +93,10 @@ TF_INLINE void put(const V (&sums)[M][N], Value<V>* __restrict s, int64_t ps, co
 }
 
 // M positions times N vectors of channels, accumulated in registers; V is a vector, or half of one.
-//   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * cs + i] * w[(t.w + c) * N*L + j]
-// and the same sum is added to a second place, or taken from it.
-template <class V, int M, int N, bool DOTS>
-static void block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
+//   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * apart + i] * w[(t.w + c) * N*L + j]
+// (of columns x[t.x + c + i * apart]), and the same sum is added to a second place, or taken from it.
+template <class V, int M, int N, Order ORDER>
+static void block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t apart,
                   const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To& to) {
     typedef Value<V> T;
     constexpr int L = sizeof(V) / sizeof(T);
@@ -85,7 +106,7 @@ static void block(const Value<V>* __restrict x, const Tap* taps, int count, int 
 #pragma GCC unroll 4
         for (int j = 0; j < N; j++) acc[i][j] = V{};
     for (int t = 0; t < count; t++) {
-        const T* xp = x + taps[t].x;
+        Positions<T, M, ORDER> xp(x + taps[t].x, apart);
         const T* wp = w + taps[t].w * (N * L);
         for (int c = 0; c < channels; c++) {
             V wv[N];
@@ -94,8 +115,8 @@ static void block(const Value<V>* __restrict x, const Tap* taps, int count, int 
 #pragma GCC unroll 16
             for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
-                for (int j = 0; j < N; j++) acc[i][j] = with_product<DOTS>(acc[i][j], xp + i, wv[j]);
-            xp += cs;
+                for (int j = 0; j < N; j++) acc[i][j] = with_product<ORDER>(acc[i][j], xp.at(i), wv[j]);
+            xp.next_channel();
             wp += N * L;
         }
     }
@@ -106,9 +127,9 @@ template <class T>
 using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To&);
 
 // Blocks of one to TF_ROWS positions, by their number.
-template <class V, int N, bool DOTS, int... M>
+template <class V, int N, Order ORDER, int... M>
 static Block<Value<V>> block_of(int positions, std::integer_sequence<int, M...>) {
-    static const Block<Value<V>> table[] = {block<V, M + 1, N, DOTS>...};
+    static const Block<Value<V>> table[] = {block<V, M + 1, N, ORDER>...};
     return table[positions - 1];
 }
 
@@ -117,8 +138,8 @@ static Block<Value<V>> block_of(int positions, std::integer_sequence<int, M...>)
 static inline int terms(int channels) { return channels < 32 ? 64 : 128; }
 
 // The same as `block` of one vector, whose short sums, of so many taps and channels, are added up in registers.
-template <class V, int M, bool DOTS>
-static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t cs,
+template <class V, int M, Order ORDER>
+static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t apart,
                        const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To& to, int some,
                        int part) {
     typedef Value<V> T;
@@ -129,12 +150,12 @@ static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count,
             V acc[M] = {};
             const int end = std::min(count, t0 + some), n = std::min(part, channels - c0);
             for (int t = t0; t < end; t++) {
-                const T* xp = x + taps[t].x + c0 * cs;
+                Positions<T, M, ORDER> xp(x + taps[t].x + c0 * (ORDER == Order::columns ? 1 : apart), apart);
                 const T* wp = w + (taps[t].w + c0) * L;
-                for (int c = 0; c < n; c++, xp += cs, wp += L) {
+                for (int c = 0; c < n; c++, xp.next_channel(), wp += L) {
                     const V wv = load_as<V>(wp);
 #pragma GCC unroll 16
-                    for (int i = 0; i < M; i++) acc[i] = with_product<DOTS>(acc[i], xp + i, wv);
+                    for (int i = 0; i < M; i++) acc[i] = with_product<ORDER>(acc[i], xp.at(i), wv);
                 }
             }
 #pragma GCC unroll 16
@@ -145,36 +166,37 @@ static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count,
 
 template <class V> using SlimBlock = void (*)(const Value<V>*, const Tap*, int, int, int64_t, const Value<V>*, Value<V>*,
                                               int64_t, const To&, int, int);
-template <class V, bool DOTS, int... M>
+template <class V, Order ORDER, int... M>
 static SlimBlock<V> slim_block_of(int positions, std::integer_sequence<int, M...>) {
-    static const SlimBlock<V> table[] = {slim_block<V, M + 1, DOTS>...};
+    static const SlimBlock<V> table[] = {slim_block<V, M + 1, ORDER>...};
     return table[positions - 1];
 }
 
 // A row of n positions. The remainder is shared between the last two blocks, so none is tiny. A block's
 // short sums are added up while it is in the first-level cache.
-template <class V, int N, bool DOTS>
-static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int channels, int64_t cs, const Value<V>* w,
+template <class V, int N, Order ORDER>
+static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int channels, int64_t apart, const Value<V>* w,
                 Value<V>* s, int64_t ps, const To& to) {
     constexpr int L = sizeof(V) / sizeof(Value<V>);
     constexpr std::make_integer_sequence<int, TF_ROWS> positions;
     const int most = terms(channels), taps_at_once = std::max(1, most / channels);
     const int parts = std::max(1, (channels + most / 2) / most), part = (channels + parts - 1) / parts;
+    const int64_t channel = ORDER == Order::columns ? 1 : apart, position = ORDER == Order::columns ? apart : 1;
     const To more = {false, to.second, to.minus};
     while (n > 0) {
         const int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
         if (count <= taps_at_once && part == channels) {  // one short sum
-            block_of<V, N, DOTS>(m, positions)(x, taps, count, channels, cs, w, s, ps, to);
+            block_of<V, N, ORDER>(m, positions)(x, taps, count, channels, apart, w, s, ps, to);
         } else if constexpr (N == 1) {
-            slim_block_of<V, DOTS>(m, positions)(x, taps, count, channels, cs, w, s, ps, to, taps_at_once, part);
+            slim_block_of<V, ORDER>(m, positions)(x, taps, count, channels, apart, w, s, ps, to, taps_at_once, part);
         } else {
-            const auto sum = block_of<V, N, DOTS>(m, positions);
+            const auto sum = block_of<V, N, ORDER>(m, positions);
             for (int t = 0; t == 0 || t < count; t += taps_at_once)
                 for (int c = 0; c < channels; c += part)
-                    sum(x + c * cs, taps + t, std::min(taps_at_once, count - t), std::min(part, channels - c), cs,
+                    sum(x + c * channel, taps + t, std::min(taps_at_once, count - t), std::min(part, channels - c), apart,
                         w + c * N * L, s, ps, t == 0 && c == 0 ? to : more);
         }
-        x += m;
+        x += m * position;
         s += m * ps;
         n -= m;
     }
@@ -183,15 +205,15 @@ static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int ch
 // The same for a block of so many channels.
 template <class T>
 using Row = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To&);
-template <class T, bool DOTS> static Row<T> row_of(int64_t wide) {
+template <class T, Order ORDER> static Row<T> row_of(int64_t wide) {
     if constexpr (TF_BYTES == 64)
-        if (wide < LANES<T>) return row<HalfVec<T>, 1, DOTS>;
-    return wide == LANES<T> ? row<Vec<T>, 1, DOTS> : row<Vec<T>, 2, DOTS>;
+        if (wide < LANES<T>) return row<HalfVec<T>, 1, ORDER>;
+    return wide == LANES<T> ? row<Vec<T>, 1, ORDER> : row<Vec<T>, 2, ORDER>;
 }
-template <class T> static Row<T> row_of(int64_t wide, bool dots) {
+template <class T> static Row<T> row_of(int64_t wide, Order order) {
     if constexpr (TF_BYTES == 64 && sizeof(T) == 4)
-        if (dots) return row_of<T, true>(wide);
-    return row_of<T, false>(wide);
+        if (order == Order::dots) return row_of<T, Order::dots>(wide);
+    return order == Order::columns ? row_of<T, Order::columns>(wide) : row_of<T, Order::rows>(wide);
 }
 
 }  // namespace TF_NAMESPACE
