@@ -16,8 +16,13 @@
 
 namespace TF_NAMESPACE {
 
-constexpr int64_t SET_BYTES = 4096;         // so far apart, lines of the first-level cache drive one another out
-constexpr int64_t FEWEST_SIDE_BY_SIDE = 8;  // channels, where positions far apart are no loss
+// So far apart, values lie in pages of their own, and a multiple of it apart lines of the first-level cache drive one
+// another out.
+constexpr int64_t PAGE_BYTES = 4096;
+// Uses of a value up to which a copy of rows would cost more than to find each channel in a page of its own, or in a line
+// that holds little else of use.
+constexpr int64_t FAR_USES = 4, NEAR_USES = 64;
+constexpr int64_t FEWEST_SIDE_BY_SIDE = 8;  // channels of a column that is read where it lies
 
 // A row that is the sum or difference of two others of its plane, for two rows of outputs at once; row -1 is zeros.
 struct MixedRow {
@@ -29,8 +34,8 @@ struct MixedRow {
 struct Asked {
     int64_t lo[3], hi[3];
     std::vector<bool> planes, rows;
-    int64_t mixed;   // rows of each plane, behind its own
-    bool inside;     // whether no column beyond the ends is
+    int64_t mixed;  // rows of each plane, behind its own
+    bool inside;    // whether no column beyond the ends of rows is among them
 };
 
 template <class T> class Inputs {
@@ -42,19 +47,25 @@ template <class T> class Inputs {
 
     Inputs(const Layer& layer, const void* input, int element, const int64_t* strides, const int64_t* inputs)
         : p(layer), input(input), element(element), slots(conv_channels<T>(layer).slots), width(inputs[2]),
-          lanes(is_depthwise<T>(layer)) {
+          lanes(is_depthwise<T>(layer)), narrow(is_narrow<T>(layer)) {
+        const int64_t sizes[5] = {p.batch, p.in_channels, inputs[0], inputs[1], inputs[2]};
         for (int i = 0; i < 5; i++) stride[i] = strides[i];
-        as_they_lie = !p.paired && !p.careful && !p.dots && !is_narrow<T>(p) && element == COMPUTED<T> && stride[1] == 1 &&
-                      p.in_channels / p.groups >= FEWEST_SIDE_BY_SIDE && stride[4] * int64_t(sizeof(T)) % SET_BYTES;
+        for (int i = 0; i < 5; i++) last += (sizes[i] - 1) * stride[i];
+        const bool plain = !p.paired && !p.careful && !p.dots && !lanes && element == COMPUTED<T>;
+        const auto apart = [&](int i) { return stride[i] * int64_t(sizeof(T)); };
+        columns = plain && !narrow && stride[1] == 1 && p.in_channels / p.groups >= FEWEST_SIDE_BY_SIDE && apart(4) % PAGE_BYTES;
+        // Vectors that one value is multiplied with.
+        const int64_t uses = p.taps() * (narrow ? 1 : ceiling(p.out_channels / p.groups, LANES<T>));
+        rows = plain && !columns && stride[4] == 1 && apart(1) % PAGE_BYTES && uses <= (apart(1) > PAGE_BYTES ? FAR_USES : NEAR_USES);
     }
 
     void take(int64_t sample, const Asked& asked) {
         this->sample = sample;
         for (int a = 0; a < 3; a++) lo[a] = asked.lo[a], hi[a] = asked.hi[a];
-        if (as_they_lie && asked.inside) {
+        if (asked.inside && (columns || (rows && !reads_beyond()))) {
             values = static_cast<const T*>(input) + row_at(lo[0], lo[1], lo[2]);
-            order = Order::columns;
-            next_plane = stride[2], next_row = stride[3], next_channel = 1, next_column = stride[4];
+            order = columns ? Order::columns : Order::rows;
+            next_plane = stride[2], next_row = stride[3], next_channel = stride[1], next_column = stride[4];
             return;
         }
         make_room(hi[1] - lo[1] + asked.mixed);
@@ -113,13 +124,20 @@ template <class T> class Inputs {
     const void* input;
     int element;
     const int64_t slots, width;
-    const bool lanes;
-    bool as_they_lie;  // whether columns can be read where they are
+    const bool lanes, narrow;
+    bool columns, rows;  // whether they can be read where they are
+    int64_t last = 0;    // of all values
     int64_t stride[5];
     int64_t sample = 0, lo[3] = {0, 0, 0}, hi[3] = {0, 0, 0};
     // [depth][row][channel][width], or where lanes are groups [depth][row][width][channel]; mixed rows come last.
     Buffer<T> copy;
     int64_t room = 0, pitch = 0;
+
+    // Whether vectors of positions would read on behind the last value of all.
+    bool reads_beyond() const {
+        const int64_t end = row_at(hi[0] - 1, hi[1] - 1, hi[2] - 1) + (p.in_channels - 1) * stride[1];
+        return narrow && end + 2 * LANES<T> > last;
+    }
 
     int64_t slab() const { return pitch * (lanes ? slots : p.in_channels); }
 
