@@ -44,7 +44,7 @@ SECTION = re.compile(r"(Args|Attributes|Shape|Returns|Raises|Example|Examples|No
 DISPLAYED = re.compile(r" *\.\. math::(.*)")
 ROLE = re.compile(r":(\w+):`([^`]+)`")
 MODULES = re.compile(r"\b(torch|typing|collections\.abc|transfuse(?:\.\w+)*)\.|~(?=\w)")
-"""Left out of signatures: where types come from, and the sign that Python puts before a variable."""
+"""Left out of signatures: where types come from, and the sign before a type variable."""
 MODELS_TOLD = (
     "Published models that have transposed convolutions, written as their users write them. "
     "`transfuse bench --model NAME` times one beside torch, as it is and compiled; "
