@@ -257,6 +257,13 @@ def test_environment_and_commands_are_there(parsed):
         assert words in parsed.words
 
 
+def test_the_facts_of_each_run_are_folded_under_its_file(page):
+    text = page.read_text(encoding="utf-8")
+    part = text[text.index("Where the numbers come from") : text.index("This page:")]
+    labels = re.findall(r"<details>\s*<summary>.*? <small>(.*?)</small></summary>\s*<dl>", part)
+    assert labels == ["cpu.jsonl", "gpu.jsonl, run 1", "gpu.jsonl, run 2"]
+
+
 def test_a_malformed_line_is_named(tmp_path):
     path = tmp_path / "bad.jsonl"
     append(path, [CPU, ON_CPU[0]])
