@@ -38,10 +38,13 @@ REFERENCE = {
     "maths": (maths, [n for n, v in vars(maths).items() if _own(v, maths)]),
 }
 """The pages of the reference: a module and its public names."""
+FIRST = ("fuse", "unfuse", "explain")
+"""What a page begins with; then what is called, then classes."""
 SECTION = re.compile(r"(Args|Attributes|Shape|Returns|Raises|Example|Examples|Note)::?$")
 DISPLAYED = re.compile(r" *\.\. math::(.*)")
 ROLE = re.compile(r":(\w+):`([^`]+)`")
-MODULES = re.compile(r"\b(torch|typing|collections\.abc|transfuse(?:\.\w+)*)\.")
+MODULES = re.compile(r"\b(torch|typing|collections\.abc|transfuse(?:\.\w+)*)\.|~(?=\w)")
+"""Left out of signatures: where types come from, and the sign before a type variable."""
 MODELS_TOLD = (
     "Published models that have transposed convolutions, written as their users write them. "
     "`transfuse bench --model NAME` times one beside torch, as it is and compiled; "
@@ -56,7 +59,10 @@ def public(page: str) -> dict[str, Any]:
     module, names = REFERENCE[page]
     found = {name: getattr(module, name) for name in names}
     aliases = (GenericAlias, UnionType, ModuleType)  # of types, and what has a page of its own
-    return {f"{module.__name__}.{n}": v for n, v in found.items() if not isinstance(v, aliases)}
+    named = {n: v for n, v in found.items() if not isinstance(v, aliases)}
+    first = [name for name in FIRST if name in named]
+    rest = sorted(named.keys() - first, key=lambda name: (isinstance(named[name], type), name))
+    return {f"{module.__name__}.{name}": named[name] for name in [*first, *rest]}
 
 
 PLACES = {name: page for page in REFERENCE for name in public(page)}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ from transfuse.backends import Verdict
 from transfuse.backends.eager import Eager
 from transfuse.backends.triton import Triton, lower, tuned, tuned_files
 from transfuse.backends.triton.engines.portable.tiling import Tiling
-from transfuse.cli import main
+from transfuse.cli import COMMANDS, main
 from transfuse.operators import OPERATORS
 
 MAX = "conv-transpose3d-max-max-sum"
@@ -172,6 +173,8 @@ def test_check_shows_refusals_and_does_not_call_them_passed(cli, backend):
     status, printed, _ = cli("check", MAX, "--case", "small")
     assert status == 1
     assert "3 axes are too many" in printed
+    assert "no case ran: each was refused" in printed
+    assert "passed" not in printed.splitlines()[-1]
 
 
 def test_env_reports_this_machine(cli):
@@ -180,7 +183,17 @@ def test_env_reports_this_machine(cli):
     assert torch.__version__.startswith(facts["packages"]["torch"])
     assert facts["backends"] == ["cpu", "triton", "eager"]
     assert facts["threads"] == torch.get_num_threads()
-    assert cli("env")[0] == 0
+
+
+def test_env_has_words_for_what_is_not_there(cli, monkeypatch):
+    monkeypatch.setenv("TRANSFUSE_ISA", "sse2")
+    monkeypatch.delenv("TRANSFUSE_BACKEND", raising=False)
+    status, printed, _ = cli("env")
+    lines = {line.split()[0]: line.split()[1:] for line in printed.splitlines()}
+    assert status == 0
+    assert lines["TRANSFUSE_ISA"] == ["sse2"]
+    assert lines["TRANSFUSE_BACKEND"] == ["not", "set"]
+    assert "None" not in printed
 
 
 def test_env_names_the_files_of_tuned_tiles(cli, tuned_file):
@@ -332,6 +345,10 @@ def test_bad_arguments_of_tune(cli, monkeypatch, words, message):
             "unknown backend 'magic'; known: cpu, triton, eager",
         ),
         (("check", MAX, "--device", "tpu"), "device 'tpu' is not here"),
+        (("bench", "--set", "all"), "unknown set of cases 'all'; known: benchmark, cpu, small"),
+        (("bench", "--set", "all"), "chains, models"),
+        (("report", "nothing.jsonl"), "nothing.jsonl: no such file or directory"),
+        (("bench", "--compare", "old", "new"), "old: no such file or directory"),
     ],
 )
 def test_bad_arguments_are_one_error_and_status_2(cli, words, message):
@@ -340,6 +357,31 @@ def test_bad_arguments_are_one_error_and_status_2(cli, words, message):
     assert printed == ""
     assert error.startswith("error: ")
     assert message in error.replace("\n", " ")
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_names_values_and_nothing_beside_flags(cli, monkeypatch, command):
+    """No types of Python's, no braces, in 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    status, printed, _ = cli(*command.split(), "--help")
+    assert status == 0
+    assert max(map(len, printed.splitlines())) <= 80
+    assert not re.search(r"<|\bstr\b|\bbool\b|[{}]", printed)
+    assert re.search(r"--help +Show this message", printed)
+
+
+def test_help_has_names_for_arguments_and_values(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = cli("bench", "--help")[1]
+    assert " bench [OPTIONS] [OPERATOR]..." in printed
+    for words in (
+        "--peer +NAME",
+        "--rounds +N \\[x>=1\\]",
+        "--compare +OLD NEW",
+        "--training  +St",
+    ):
+        assert re.search(words, printed), words
+    assert " report [OPTIONS] FILE..." in cli("report", "--help")[1]
 
 
 def test_python_m_transfuse_and_version():

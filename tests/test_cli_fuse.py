@@ -99,7 +99,7 @@ def test_training(cli: Any) -> None:
         (("nowhere.py:Decoder",), "there is no file nowhere.py"),
         (("models.py:Encoder",), "models.py has no Encoder; it has Decoder"),
         (("models.py:number",), "number is a int, no model"),
-        (("models.py",), "FILE.py:Name does"),
+        (("models.py",), "'models.py' names no model in a file; write FILE.py:Name"),
         (("broken.py:Decoder",), "broken.py cannot be imported: SyntaxError: '(' was never closed"),
         (("models.py:lost",), "lost() raises FileNotFoundError: weights.pt"),
         (("models.py:NeedsSizes",), "missing 1 required positional argument: 'channels'"),

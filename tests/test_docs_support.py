@@ -57,6 +57,20 @@ def test_cells(stage: Stage, before: bool, cell: str) -> None:
     assert support._cell(Cpu(), Problem.parse(LINE), stage, before) == cell
 
 
+def test_types_share_a_column_only_where_all_answers_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cell(backend: Cpu, problem: Problem, stage: Stage, before: bool) -> str:
+        odd = backend.name == "cpu" and problem.arithmetic == "fp64" and stage.name == "tanh"
+        return "torch" if odd else "kernel"
+
+    monkeypatch.setattr(support, "_cell", cell)
+    page = support.page()
+    heads = "cpu: fp32, fp16, bf16 | cpu: fp64 | triton: fp32, fp64, fp16, bf16, tf32"
+    assert page.count(f"| kind | stage | {heads} |") == 2
+    assert page.count("| `tanh` | kernel | torch | kernel |") == 2
+
+
 def test_cells_come_from_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     def swept(self: Cpu, chain: Chain, problem: Problem) -> Route:
         return Route(chain, problem, (), Chain(conv_transpose(2)), (relu(),), (), "asked")

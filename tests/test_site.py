@@ -34,6 +34,15 @@ def test_the_reference_has_every_public_name(hooks: ModuleType) -> None:
     assert hooks.PLACES.keys() == PUBLIC.keys() - pages
 
 
+def test_the_reference_begins_with_what_a_newcomer_calls(hooks: ModuleType) -> None:
+    names = list(hooks.public("functions"))
+    first = ["fuse", "unfuse", "explain", "conv_transpose", "conv_transpose1d"]
+    assert names[:5] == [f"transfuse.{name}" for name in first]
+    kinds = [isinstance(value, type) for value in hooks.public("functions").values()]
+    assert kinds == sorted(kinds), "functions before classes"
+    assert kinds[-1]
+
+
 def test_the_gallery_has_every_model(hooks: ModuleType) -> None:
     page = hooks.gallery()
     for name, model in MODELS.items():
@@ -76,6 +85,7 @@ def test_signatures_are_written_as_they_are_called(hooks: ModuleType) -> None:
     assert long.startswith("conv_transpose(\n    x: Tensor,\n")
     assert "\n    *,\n" in long
     assert long.endswith("\n) -> Tensor")
+    assert hooks.signature("unfuse", PUBLIC["transfuse.unfuse"]) == "unfuse(model: M) -> M"
 
 
 class Loaded(HTMLParser):

@@ -243,7 +243,7 @@ def test_names_that_are_not_there_are_refused(tmp_path):
         variants(["magic"])
     with pytest.raises(ValueError, match="no precision class 'tf32' here; known: fp32"):
         classes(["tf32"], "cpu")
-    with pytest.raises(ValueError, match="no precision class 'fp8' at all"):
+    with pytest.raises(ValueError, match="unknown precision 'fp8'; known: fp32"):
         classes(["fp8"], "cpu")
     path = Path(tmp_path / "r.jsonl")
     path.write_text("{}\n")

@@ -61,7 +61,7 @@ def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path):
     ("line", "reason"),
     [
         ("not json", "Expecting value"),
-        ("{}", "kind"),
+        ("{}", "as transfuse bench writes them: it lacks 'kind'"),
         ("[1]", "list indices"),
         ('{"kind": "walk"}', "unknown kind 'walk'"),
         ('{"kind": "row", "time": null, "ratio": null}', "missing"),

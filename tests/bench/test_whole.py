@@ -99,7 +99,7 @@ def test_a_model_in_a_file(bench, tmp_path):
         (["--model", "FILE:Mine"], "needs the shape of each of its inputs: --input"),
         (["--model", "FILE:number", "--input", "1x2"], "number is a int, no model"),
         (["--model", "FILE:nothing", "--input", "1x2"], "nothing() gives a int, no model"),
-        (["--model", "FILE:", "--input", "1x2"], "names no model in a file; FILE.py:Name does"),
+        (["--model", "FILE:", "--input", "1x2"], "names no model in a file; write FILE.py:Name"),
         (["--model", "dcgan", "--input", "1x0x2"], "--input '1x0x2' is no shape"),
         (["--model", "dcgan", "--model", "vae", "--input", "1x2"], "for one --model, not for 2"),
         (["--input", "1x2"], "for one --model, not for 0"),

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.report.made import LINK, MAX, OURS, ROWS, resize, scheme
+from tests.report.made import LINK, MAX, OURS, RESULTS, ROWS, resize, scheme
+from transfuse.report import build
 
 WIDTHS = [(1280, 900), (390, 844)]
 
@@ -251,8 +252,8 @@ def test_the_dark_scheme_reaches_page_and_charts(browser):
     assert all(one != other for one, other in zip(light, dark, strict=True))
 
 
-@pytest.mark.parametrize(("width", "height"), WIDTHS)
-def test_nothing_is_clipped_or_runs_out_of_the_page(browser, width, height):
+def fits(browser, width, height):
+    """Nothing is clipped or runs out of the page, with everything unfolded."""
     resize(browser, width, height)
     browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
@@ -266,6 +267,20 @@ def test_nothing_is_clipped_or_runs_out_of_the_page(browser, width, height):
         " || e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML.slice(0, 200))"
     )
     assert browser.execute_script(clipped) == []
+
+
+@pytest.mark.parametrize(("width", "height"), WIDTHS)
+def test_nothing_is_clipped_or_runs_out_of_the_page(browser, width, height):
+    fits(browser, width, height)
+
+
+@pytest.mark.parametrize(("width", "height"), WIDTHS)
+def test_the_repository_s_results_fit_too(browser, tmp_path, width, height):
+    """Five ways to run a model beside each other, and long commands."""
+    path = tmp_path / "report.html"
+    path.write_text(build(RESULTS, "transfuse report"), encoding="utf-8")
+    browser.get(path.as_uri())
+    fits(browser, width, height)
 
 
 def test_a_phone_reads_the_name_of_each_value(browser):

@@ -4,7 +4,6 @@ import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from statistics import geometric_mean
 
 import pytest
@@ -18,6 +17,7 @@ from tests.report.made import (
     MAX,
     ON_CPU,
     ON_GPU,
+    RESULTS,
     ROWS,
     TAG,
     absent,
@@ -26,8 +26,6 @@ from transfuse.bench.record import OURS, ResultError, append, read
 from transfuse.report import build, charts
 from transfuse.report.looks import LOOKS, marks
 from transfuse.report.words import number, seconds, si, times
-
-RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("[ch]*.jsonl"))
 
 
 class Tags(HTMLParser):
@@ -135,10 +133,15 @@ def test_headlines_are_the_means_of_the_ratios(parsed):
 def test_models_are_compared_by_name(parsed):
     """Another way to run them fused is beside the others, and no comparison: see the verdict."""
     words = heading(parsed.words, "Real models")
-    assert "model torch eager torch compile compile backend dcgan 2.00x 1.25x 0.80x" in words
-    assert "unet 0.50x 3.00x 0.80x" in words
     means = (geometric_mean([2.0, 0.5]), geometric_mean([1.25, 3.0]))
-    assert f"geometric mean {times(means[0])} {times(means[1])} 0.80x" in words
+    first = f"geometric mean {times(means[0])} {times(means[1])} 0.80x"
+    assert f"model torch eager torch compile compile backend {first} dcgan 2.00x 1.25x" in words
+    assert "unet 0.50x 3.00x 0.80x" in words
+
+
+def test_ways_to_run_a_model_are_explained_where_they_are_shown(parsed):
+    assert "compile backend : the model compiled with transfuse as the backend." in parsed.words
+    assert "transfuse compiled" not in parsed.words
 
 
 def test_only_what_the_noise_does_not_cover_is_marked_as_slower(page):
@@ -209,14 +212,27 @@ def test_memory_has_a_dash_where_it_cannot_be_measured():
     assert {bar[-1] for bar in shown if bar[0] == OURS} == {"MB"}
 
 
+def test_memory_is_drawn_beside_the_most_of_its_case():
+    text = build(RESULTS, "")
+    memory = text[text.index('id="memory"') : text.index('id="roof"')]
+    cases = memory.split('class="panel case"')[1:]
+    assert len(cases) > 50
+    for case in cases:
+        bars = re.findall(r"width:(\S+?)%.*?([\d.,]+) MB", case)
+        drawn = [(float(width), float(mb.replace(",", ""))) for width, mb in bars]
+        most = max(mb for _, mb in drawn)
+        assert all(width == pytest.approx(100 * mb / most, abs=0.8) for width, mb in drawn)
+
+
 def test_own_faults_are_in_the_verdict(tmp_path):
     path = tmp_path / "r.jsonl"
     bad = absent(CPU, MAX, "benchmark", "fp32", OURS, "wrong", "off by 3")
     fast = replace(ON_CPU[5], impossible=True)
-    append(path, [CPU, bad, replace(ON_CPU[1], ratio=None), fast, ON_CPU[6]])
+    none = absent(CPU, MAX, "small", "fp32", OURS, "failed", "RuntimeError: no memory")
+    append(path, [CPU, bad, none, replace(ON_CPU[1], ratio=None), fast, ON_CPU[6]])
     words = Tags(build([path], "")).words
     assert "There is nothing to compare" in words
-    assert "Of transfuse's own results, 1 is wrong, 1 is impossible." in words
+    assert "Of transfuse's own results, 1 is wrong, 1 failed, 1 is impossible." in words
 
 
 def test_rows_without_a_time_say_why(parsed):
@@ -239,6 +255,13 @@ def test_environment_and_commands_are_there(parsed):
         f"This page: transfuse report {TAG}",
     ):
         assert words in parsed.words
+
+
+def test_the_facts_of_each_run_are_folded_under_its_file(page):
+    text = page.read_text(encoding="utf-8")
+    part = text[text.index("Where the numbers come from") : text.index("This page:")]
+    labels = re.findall(r"<details>\s*<summary>.*? <small>(.*?)</small></summary>\s*<dl>", part)
+    assert labels == ["cpu.jsonl", "gpu.jsonl, run 1", "gpu.jsonl, run 2"]
 
 
 def test_a_malformed_line_is_named(tmp_path):

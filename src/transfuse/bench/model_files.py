@@ -13,7 +13,7 @@ def from_file(text: str) -> Callable[[], nn.Module]:
     path, _, name = text.rpartition(":")
     file = Path(path)
     if not path or not name.isidentifier():
-        raise ValueError(f"{text!r} names no model in a file; FILE.py:Name does")
+        raise ValueError(f"{text!r} names no model in a file; write FILE.py:Name")
     if not file.is_file():
         raise FileNotFoundError(f"{text}: there is no file {path}")
     spec = spec_from_file_location(file.stem, file)

@@ -176,7 +176,10 @@ def read(path: Path) -> tuple[list[Run], list[Row]]:
             else:
                 raise ValueError(f"unknown kind {kind!r}")
         except (ValueError, KeyError, TypeError) as error:
-            raise ResultError(f"{path}:{number}: not a line of results: {error}") from error
+            said = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise ResultError(
+                f"{path}:{number}: not a line of results, as transfuse bench writes them: {said}"
+            ) from error
     for row in rows:
         if row.run not in runs:
             raise ResultError(f"{path}:1: a row belongs to run {row.run!r}, which is not here")

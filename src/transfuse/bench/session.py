@@ -112,8 +112,9 @@ def classes(names: Sequence[str] | None, device: str) -> tuple[Precision, ...]:
     wanted = names or (["fp32"] if device == "cpu" else ["tf32"])
     for name in wanted:
         if name not in known:
-            where = "here" if name in PRECISIONS else "at all"
-            raise ValueError(f"no precision class {name!r} {where}; known: {', '.join(known)}")
+            here = name in PRECISIONS
+            what = f"no precision class {name!r} here" if here else f"unknown precision {name!r}"
+            raise ValueError(f"{what}; known: {', '.join(known)}")
     return tuple(known[name] for name in wanted)
 
 

@@ -46,7 +46,7 @@ def subjects(slugs: list[str], sets: list[str], lines: list[str], device: str) -
     """Everything the arguments ask for, in their order; ``lines`` go to every slug given."""
     unknown = [name for name in sets if name not in SETS]
     if unknown:
-        raise ValueError(f"unknown set of cases {unknown[0]!r}; known: {', '.join(SETS)}")
+        raise ValueError(f"unknown set of cases {unknown[0]!r}; known: {', '.join(SETS)}, models")
     found: list[Subject] = []
     named = [_slug(name) for name in slugs if name != CHAINS]
     for slug in named or ([] if slugs else OPERATORS):

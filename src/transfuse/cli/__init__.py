@@ -12,11 +12,13 @@ from transfuse.cli.catalogue import env, explain, list_operators, show
 from transfuse.cli.checking import check
 from transfuse.cli.compiling import compile_
 from transfuse.cli.fusing import fuse
+from transfuse.cli.helping import Command, Group
 from transfuse.cli.measuring import bench, report
 from transfuse.cli.output import err
 from transfuse.cli.tuning import tune
 
 app = typer.Typer(
+    cls=Group,
     help="Transposed convolutions, fused.",
     no_args_is_help=True,
     add_completion=False,
@@ -36,7 +38,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 """In the order in which a newcomer meets them."""
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name, cls=Command)(command)
 
 
 def _version(wanted: bool) -> None:
@@ -59,5 +61,12 @@ def main() -> None:
     try:
         app()
     except (ValueError, RuntimeError, TypeError, KeyError, OSError) as error:
-        err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+        err.print(Text.assemble(("error: ", "bold red"), _said(error)), soft_wrap=True)
         sys.exit(2)
+
+
+def _said(error: Exception) -> str:
+    """The system's faults name the file first, and no number."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
+    return str(error)

@@ -78,24 +78,26 @@ def explain(
     what: Annotated[
         str,
         typer.Argument(
+            metavar="WHAT",
             help="An operator, as `transfuse list` names it; or conv_transpose, or a chain as "
-            "transfuse prints it: 'conv_transpose2d(+ bias) -> sigmoid'."
+            "transfuse prints it: 'conv_transpose2d(+ bias) -> sigmoid'.",
         ),
     ],
     sizes: Annotated[
         list[str] | None,
         typer.Argument(
+            metavar="SIZES",
             help=f"A problem line: '{LINE}'. For an operator "
-            "also a named case, or both; default: benchmark."
+            "also a named case, or both; default: benchmark.",
         ),
     ] = None,
     before: Annotated[
         list[str] | None,
-        typer.Option(help="Stages before: 'avg_pool(2)'."),
+        typer.Option(metavar="STAGES", help="Stages before: 'avg_pool(2)'."),
     ] = None,
     then: Annotated[
         list[str] | None,
-        typer.Option(help="Stages after: 'sigmoid, group_norm(8)'."),
+        typer.Option(metavar="STAGES", help="Stages after: 'sigmoid, group_norm(8)'."),
     ] = None,
     bias: Annotated[bool, typer.Option("--bias", help="The convolution has a bias.")] = False,
     backward: Annotated[
@@ -111,8 +113,8 @@ def explain(
     A bare word in a stage names a per-channel tensor: 'add(shift)';
     or a number that the problem line gives: 'scale(gain)' with gain=2.
 
-    --measure runs it, on values drawn for it. Predicted: what a pass has most of, products,
-    bytes or special functions, at ceilings measured in the same run.
+    --measure runs it, on values drawn for it. Predicted: what a pass has most of
+    (products, bytes or special functions) at ceilings measured in the same run.
     """
     known: dict[str, Any] = {}
     line = " ".join(sizes or [])
@@ -173,7 +175,8 @@ def env(as_json: Json = False) -> None:
         return print_json(known)
     packages = {name: version or "not installed" for name, version in known.pop("packages").items()}
     gpus = [" ".join(f"{k}={v}" for k, v in gpu.items()) for gpu in known.pop("gpus")]
-    settings = known.pop("settings")
+    settings = {f"TRANSFUSE_{k.upper()}": v or "not set" for k, v in known.pop("settings").items()}
+    known |= {name: known[name] or "none" for name in ("cuda", "cudnn")}
     tuned = [f"{each['file']}: {each.get('entries', 'left out')}" for each in known.pop("tuned")]
     kernels = [f"{each['folder']}: {each['kernels']}" for each in known.pop("kernels")]
     known |= {

@@ -19,16 +19,25 @@ from transfuse.tables import columns
 
 def check(
     slugs: Slugs = None,
-    random: Annotated[int, typer.Option(min=0, help="Random cases for each operator.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the cases and their values.")] = 0,
+    random: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Random cases for each operator.")
+    ] = 8,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Seed of the cases and their values.")
+    ] = 0,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(help="Element types, and on a GPU tf32; all of them by default."),
+        typer.Option(
+            metavar="TYPE", help="Element types, and on a GPU tf32; all of them by default."
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    backend: Annotated[str | None, typer.Option(help="Only this backend.")] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
+    backend: Annotated[str | None, typer.Option(metavar="NAME", help="Only this backend.")] = None,
     case: Annotated[
-        str | None, typer.Option(help="Only this case: a name, or a problem line with scalars.")
+        str | None,
+        typer.Option(
+            metavar="CASE", help="Only this case: a name, or a problem line with scalars."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -98,7 +107,8 @@ def _print_results(results: list[Result], failures: list[Result]) -> None:
     for reason in sorted({f"{r.backend}: {r.refusal}" for r in results if r.refusal}):
         out.print(Text(f"refused  {reason}", style="yellow"))
     ran = sum(result.status != "refused" for result in results)
-    verdict = f"{len(failures)} of {ran} cases failed" if failures else f"all {ran} cases passed"
+    passed = f"all {ran} cases passed" if ran else "no case ran: each was refused"
+    verdict = f"{len(failures)} of {ran} cases failed" if failures else passed
     out.print(Text(verdict, style="bold red" if failures or not ran else "bold green"))
 
 

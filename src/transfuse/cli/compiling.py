@@ -25,23 +25,34 @@ def compile_(
     then: Then = None,
     case: CaseOf = "benchmark",
     dtype: Annotated[
-        list[str] | None, typer.Option(help="Element types, tf32 among them; the line's own.")
+        list[str] | None,
+        typer.Option(metavar="TYPE", help="Element types, tf32 among them; the line's own."),
     ] = None,
     architecture: Annotated[
         list[str] | None,
-        typer.Option("--for", help="sm_80, sm_90, ...; this machine's GPU, or else these two."),
+        typer.Option(
+            "--for", metavar="GPU", help="sm_80, sm_90, ...; this machine's GPU, or else these two."
+        ),
     ] = None,
     layout: Annotated[
-        list[str] | None, typer.Option(help="contiguous, channels_last; the line's own.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="contiguous, channels_last; the line's own."),
     ] = None,
     common: Annotated[
         bool, typer.Option("--common", help="All that comes with the package.")
     ] = False,
     folder: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The folder to fill; the user's own by default."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="The folder to fill; the user's own by default.",
+        ),
     ] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", metavar="N", min=1, help="Processes.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compile kernels into a folder, for GPUs that need not be here.

@@ -29,12 +29,16 @@ def fuse(
         list[str] | None,
         typer.Option(
             "--input",
+            metavar="SIZES",
             help="Sizes of an input, such as 1x3x64x64; once for each. The model is then called, "
             "and each convolution measured.",
         ),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help=f"Element type of model and inputs: {', '.join(ELEMENTS)}.")
+        str,
+        typer.Option(
+            metavar="TYPE", help=f"Element type of model and inputs: {', '.join(ELEMENTS)}."
+        ),
     ] = "fp32",
     training: Annotated[
         bool, typer.Option("--training", help="In training mode, not in evaluation.")

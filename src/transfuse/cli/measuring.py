@@ -32,44 +32,58 @@ def bench(
         list[str] | None,
         typer.Option(
             "--set",
+            metavar="NAME",
             help=f"Cases: {', '.join((*SETS, MODELS_SET))}. Default: cpu, on a GPU benchmark.",
         ),
     ] = None,
     case: Annotated[
-        list[str] | None, typer.Option(help="A case by name, or any problem line with scalars.")
+        list[str] | None,
+        typer.Option(metavar="CASE", help="A case by name, or any problem line with scalars."),
     ] = None,
     precision: Annotated[
-        list[str] | None, typer.Option(help="fp32 (ieee), tf32, fp16, bf16, fp64.")
+        list[str] | None, typer.Option(metavar="NAME", help="fp32 (ieee), tf32, fp16, bf16, fp64.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="A whole model by name, or FILE.py:Name.")
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="A whole model by name, or FILE.py:MODEL."),
     ] = None,
     shape: Annotated[
-        list[str] | None, typer.Option("--input", help="The model's input, 1x3x64x64; one each.")
+        list[str] | None,
+        typer.Option("--input", metavar="SIZES", help="The model's input, 1x3x64x64; one each."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(metavar="NAME", help="cpu or cuda.")] = "cpu",
     peer: Annotated[
-        list[str] | None, typer.Option(help="Only these peers; all of them by default.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only these peers; all of them by default."),
     ] = None,
     training: Annotated[
         bool, typer.Option("--training", help="Steps of training: calls and all their gradients.")
     ] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds for each case.")] = 20,
-    seconds: Annotated[float, typer.Option(min=0, help="Stop a case's rounds after this.")] = 10.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the values.")] = 0,
-    output: Annotated[Path | None, typer.Option("-o", help="File of results (JSON lines).")] = None,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Rounds for each case.")] = 20,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Stop a case's rounds after this.")
+    ] = 10.0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the values.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="FILE", help="File of results (JSON lines).")
+    ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this file; what it has is left out.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Go on with this file; what it has is left out."),
     ] = None,
     at_least: Annotated[
-        float | None, typer.Option(help="Fail below this share of torch eager's speed, 0.5 say.")
+        float | None,
+        typer.Option(
+            metavar="SHARE", help="Fail below this share of torch eager's speed, 0.5 say."
+        ),
     ] = None,
     comparison: Annotated[
-        tuple[Path, Path] | None, typer.Option("--compare", help="Compare two files: OLD NEW.")
+        tuple[Path, Path] | None,
+        typer.Option("--compare", metavar="OLD NEW", help="Compare two files of results."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Time transfuse beside its peers: right results only, interleaved, beside the floor."""
+    """Time transfuse beside its peers, in turn and in one run; only right results are timed."""
     if comparison:
         return _compare(*comparison, as_json)
     here = place(device)
@@ -152,16 +166,20 @@ def _sides(change: Change) -> tuple[Text, ...]:
 
 
 def report(
-    files: Annotated[list[Path], typer.Argument(help="Files of results, from transfuse bench.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="Files of results, from transfuse bench.")
+    ],
     output: Annotated[
-        Path, typer.Option("-o", help="The page to write; or, named *.svg, a figure.")
+        Path,
+        typer.Option("-o", metavar="FILE", help="The page to write; or, named *.svg, a figure."),
     ] = Path("report.html"),
     into: Annotated[
-        Path | None, typer.Option(help="Make the table of a Markdown document again instead.")
+        Path | None,
+        typer.Option(metavar="DOC", help="Make the tables of a Markdown document again instead."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """One self-contained page of results: table, speed-ups, roofline, scaling, environment."""
+    """One page of results with charts and every row; a figure; or the tables of a document."""
     from transfuse.report import build
     from transfuse.report.figure import figure
     from transfuse.report.summary import update

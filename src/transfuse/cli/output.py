@@ -10,16 +10,26 @@ out = Console()
 err = Console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Slug = Annotated[str, typer.Argument(help="An operator: short name or slug, see `transfuse list`.")]
-Slugs = Annotated[
-    list[str] | None, typer.Argument(help="Operators, by short name or slug; all by default.")
+Slug = Annotated[
+    str,
+    typer.Argument(metavar="OPERATOR", help="Its short name or slug; `transfuse list` has them."),
 ]
-Line = Annotated[str | None, typer.Option(help="A problem line instead of an operator.")]
+Slugs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="OPERATOR", help="Short names or slugs; all operators by default."),
+]
+Line = Annotated[
+    str | None, typer.Option(metavar="LINE", help="A problem line instead of an operator.")
+]
 Then = Annotated[
     list[str] | None,
-    typer.Option(help="Stages after that problem's convolution: 'max_pool(2), tanh'."),
+    typer.Option(
+        metavar="STAGES", help="Stages after that problem's convolution: 'max_pool(2), tanh'."
+    ),
 ]
-CaseOf = Annotated[str, typer.Option(help="A case by name, or a problem line with scalars.")]
+CaseOf = Annotated[
+    str, typer.Option(metavar="CASE", help="A case by name, or a problem line with scalars.")
+]
 
 
 def print_json(value: Any) -> None:

@@ -20,10 +20,9 @@ ROOM = 100
 NOISE = "~"
 CAPTION = (
     f"ratio: its time over {OURS}'s in the same rounds; above 1 {OURS} is faster\n"
-    f"{NOISE}: within the noise, p20 to p80 of both times, or of the ratio and 1, meet\n"
-    "of floor: of the least time for passes in turn, each at what it has most of:\n"
-    "products, bytes, special functions; the input copied where it must be\n"
-    "definition: of that for its products and each tensor moved once, the old floor"
+    f"{NOISE}: within the noise: p20 to p80 of both times overlap, or the ratio's holds 1\n"
+    "of floor: the least time this machine's rates allow the passes, over the time\n"
+    "definition: the same for the definition's products and each tensor moved once"
 )
 
 

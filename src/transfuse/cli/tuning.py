@@ -27,13 +27,18 @@ def tune(
     slugs: Slugs = None,
     problem: Line = None,
     then: Then = None,
-    device: Annotated[str, typer.Option(help="cuda.")] = "cuda",
+    device: Annotated[str, typer.Option(metavar="NAME", help="cuda.")] = "cuda",
     dtype: Annotated[
-        list[str] | None, typer.Option(help="Element types; tf32, or the line's own, by default.")
+        list[str] | None,
+        typer.Option(metavar="TYPE", help="Element types; tf32, or the line's own, by default."),
     ] = None,
     case: CaseOf = "benchmark",
-    budget: Annotated[float, typer.Option(min=0.001, help="Seconds for each pass.")] = 60.0,
-    most: Annotated[int | None, typer.Option(min=1, help="Candidates for each pass.")] = None,
+    budget: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.001, help="For each pass.")
+    ] = 60.0,
+    most: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Candidates for each pass.")
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show what is tuned already.")] = False,
     as_json: Json = False,
 ) -> None:

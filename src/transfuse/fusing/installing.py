@@ -54,7 +54,7 @@ def fuse(model: M, example_inputs: Any = None, inplace: bool = False) -> M:
         model: any module; one that is fused already is fused anew
         example_inputs: what the model would be called with: a tensor, a tuple of positional
             arguments, or a dict of named ones. Only sizes matter: decisions by sizes are made
-            now, and ``explain`` can tell and measure times. Default: ``None``
+            now, and ``explain`` can tell of them. Default: ``None``
         inplace: whether to change this very model rather than a copy of its modules.
             Default: ``False``
 

@@ -65,22 +65,22 @@ def speed(views: list[View]) -> list[Bars]:
 
 
 def memory(views: list[View]) -> list[Bars]:
-    """Peaks of what was timed, from 0; a dash where a peak cannot be measured."""
-    found = []
-    for title, about, cases in _panels([v for v in views if not v.row.axis and v.time[0]]):
-        most = max((v.peak or 0.0 for case in cases for v in case), default=0.0)
-        if not most:
-            continue
-        bars = [[_peak(v, most) for v in case] for case in cases]
-        ticks = [(100 * tick / most, f"{tick:,g}") for tick in (0, _round(most / 2))]
-        found.append(Bars(title, about, bars, ticks))
-    return found
+    """Peaks of what was timed, beside the most of their case; a dash for what is not known."""
+    return [
+        Bars(title, about, [_peaks(case) for case in cases], [])
+        for title, about, cases in _panels([v for v in views if not v.row.axis and v.time[0]])
+        if any(view.peak for case in cases for view in case)
+    ]
 
 
-def _peak(view: View, most: float) -> Bar:
-    if view.peak is None:
-        return Bar(view, NONE)
-    return Bar(view, f"{number(view.peak)} MB", 0.0, 100 * view.peak / most)
+def _peaks(case: list[View]) -> list[Bar]:
+    most = max(view.peak or 0.0 for view in case)
+    return [
+        Bar(view, NONE)
+        if view.peak is None
+        else Bar(view, f"{number(view.peak)} MB", 0.0, 100 * view.peak / most)
+        for view in case
+    ]
 
 
 def _panels(views: list[View]) -> Iterable[tuple[str, str, list[list[View]]]]:
@@ -230,11 +230,6 @@ def _prefixed(rate: float) -> str:
         if rate >= factor:
             return f"{rate / factor:g} {prefix}"
     return f"{rate:g}"
-
-
-def _round(value: float) -> float:
-    """To one digit."""
-    return float(f"{value:.0e}")
 
 
 def _float(value: float | None) -> float:

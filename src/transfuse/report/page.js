@@ -54,7 +54,7 @@ form.addEventListener("submit", (event) => event.preventDefault());
 
 // Paper has no folds.
 addEventListener("beforeprint", () => {
-  for (const fold of document.querySelectorAll("details.operator")) fold.open = true;
+  for (const fold of document.querySelectorAll("details")) fold.open = true;
 });
 
 // The link to the table opens its first fold.

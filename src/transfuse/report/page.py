@@ -14,7 +14,7 @@ from transfuse.report import charts
 from transfuse.report.headline import COUNTED, OUTCOMES, headlines, judged, machine, models
 from transfuse.report.looks import LOOKS, distinct, marks, variants
 from transfuse.report.rendering import environment
-from transfuse.report.views import IMPOSSIBLE, View, views
+from transfuse.report.views import IMPOSSIBLE, View, run_labels, views
 from transfuse.report.words import TO, shown, si, times
 
 
@@ -55,6 +55,14 @@ NUMBER_COLUMNS = (
     Column("first", "first call", "compilation, tuning and warm-up included"),
 )
 
+TOLD = {
+    "channels_last": "the model and its inputs in that layout",
+    "torch.compile": "the model as it was written, compiled",
+    "transfuse compiled": "the fused model, compiled",
+    "compile backend": "the model compiled with transfuse as the backend",
+}
+"""What the ways to run a model are."""
+
 
 def build(paths: list[Path], command: str) -> str:
     """The page for these files; ``command`` is what made it, as a reader would type it."""
@@ -66,6 +74,7 @@ def build(paths: list[Path], command: str) -> str:
     looks = marks(rows)
     shown_rows = views(runs, rows, outcomes, looks)
     plain_runs = [run for _, run in runs]
+    labels = run_labels(runs).values()
     page = templates.get_template("template.html.j2").render(
         policy=_policy(script),
         style=(here / "style.css").read_text(encoding="utf-8"),
@@ -85,7 +94,8 @@ def build(paths: list[Path], command: str) -> str:
         looks={name: (at, LOOKS[at][0]) for name, at in looks.items()},
         outlines=[outline for outline, _ in LOOKS],
         drawn=[name for name in looks if name in {row.variant for row in rows}],
-        runs=[_facts(file, run) for file, run in runs],
+        told={name: what for name, what in TOLD.items() if any(r.variant == name for r in rows)},
+        runs=[_facts(file, run, label) for (file, run), label in zip(runs, labels, strict=True)],
         operators=_folded(shown_rows),
         text_columns=TEXT_COLUMNS,
         number_columns=NUMBER_COLUMNS,
@@ -152,7 +162,7 @@ def _folded(of: list[View]) -> dict[str, list[View]]:
     }
 
 
-def _facts(file: Path, run: Run) -> dict[str, Any]:
+def _facts(file: Path, run: Run, label: str) -> dict[str, Any]:
     """What the environment section says of a run, as pairs of words."""
     facts: list[tuple[str, str]] = [
         ("file", str(file)),
@@ -171,7 +181,7 @@ def _facts(file: Path, run: Run) -> dict[str, Any]:
     facts.append(("matmul", ", ".join(rates) or "not measured"))
     special = [f"{element} {si(rate, 'exp/s')}" for element, rate in run.special.items()]
     facts.append(("special functions", ", ".join(special) or "not measured"))
-    return {"title": machine(run), "facts": facts}
+    return {"title": machine(run), "label": label, "facts": facts}
 
 
 def _words(value: object) -> str:

@@ -1,25 +1,38 @@
-"""Results as a table in Markdown: ours beside the best peer of the same run."""
+"""Results as tables in Markdown: ours beside the best peer of the same run.
 
+A document says where its tables stand, and which: between two lines, of which the first names a
+file, for every row, or a file and a precision, for a short table of these rows alone.
+"""
+
+import re
 from pathlib import Path
 
 from transfuse.bench.record import OURS, Row, read
+from transfuse.operators import short
 
 BEGIN, END = "<!-- results: {file} -->", "<!-- end of results -->"
-"""Between these two lines of a document its table is kept."""
+BRIEF = ("operator", "transfuse ms", "best peer", "its ms", "ratio")
 
 
-def markdown(path: Path) -> str:
+def markdown(path: Path, precision: str = "") -> str:
     """One line for each case and precision class of a file, in its order.
 
     Of the two floors it shows those that the file knows: older ones have the definition's alone.
+    With a precision it shows these rows alone, and no floors.
     """
     _, rows = read(path)
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row.status == "ok" and row.time is not None:
             groups.setdefault(row.key, []).append(row)
-    lines = [cells for (slug, *_), group in groups.items() if (cells := _line(slug, group))]
-    names = list(lines[0]) if lines else []
+    found = [cells for (slug, *_), group in groups.items() if (cells := _line(slug, group))]
+    lines = [cells for cells in found if precision in ("", cells["precision"])]
+    if not found:
+        raise ValueError(f"{path} has no results beside a peer")
+    if not lines:
+        there = ", ".join(dict.fromkeys(cells["precision"] for cells in found))
+        raise ValueError(f"{path} has no results in {precision!r} beside a peer; it has {there}")
+    names = BRIEF if precision else tuple(lines[0])
     kept = [name for name in names if any(cells[name] for cells in lines)]
     table = [kept, ["---"] * len(kept), *([cells[name] for name in kept] for cells in lines)]
     first, second, *rest = ("|".join(["", *_spaced(cells), ""]) for cells in table)
@@ -41,7 +54,7 @@ def _line(slug: str, group: list[Row]) -> dict[str, str]:
     assert best.time
     assert best.ratio
     return {
-        "operator": f"`{slug}`",
+        "operator": f"`{short(slug)}`",
         "precision": ours[0].setting,
         "transfuse ms": f"{1e3 * ours[0].time.median:.3g}",
         "of floor": _share(ours[0].of_floor),
@@ -57,11 +70,18 @@ def _share(of: float | None) -> str:
 
 
 def update(document: Path, results: Path) -> str:
-    """The document with the table between its two marks made again from ``results``."""
+    """The document with every table of ``results`` made again between its two marks."""
     text = document.read_text(encoding="utf-8")
-    begin = BEGIN.format(file=results.as_posix())
-    head, found, rest = text.partition(begin)
-    _, ended, tail = rest.partition(END)
-    if not (found and ended):
-        raise ValueError(f"{document} has no lines {begin!r} and {END!r} to put a table between")
-    return f"{head}{begin}\n\n{markdown(results)}\n\n{END}{tail}"
+    file = results.as_posix()
+    # A table ends before the next mark: one whose end is missing must not swallow another.
+    begin = rf"(<!-- results: {re.escape(file)}(?:, ([^\n]+))? -->)"
+    block = rf"{begin}(?:(?!<!-- results: ).)*?{END}"
+
+    def made(found: re.Match[str]) -> str:
+        return f"{found[1]}\n\n{markdown(results, found[2] or '')}\n\n{END}"
+
+    again, count = re.subn(block, made, text, flags=re.DOTALL)
+    if not count:
+        mark = BEGIN.format(file=file)
+        raise ValueError(f"{document} has no lines {mark!r} and {END!r} to put a table between")
+    return again

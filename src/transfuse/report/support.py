@@ -104,18 +104,22 @@ chains and other sizes may fall otherwise: `transfuse explain` says how, and why
 def page() -> str:
     """The page: one table for what follows the convolution, one for what comes before it."""
     columns = [(backend, line) for backend, device in BACKENDS for line in _problems(device)]
-    heads = [f"{backend.name} {problem.arithmetic}" for backend, problem in columns]
     parts = [HEAD]
     for title, before in (("After the convolution", False), ("Before the convolution", True)):
+        examples = _examples()
+        answers: dict[tuple[str, ...], list[str]] = {}  # element types whose columns are alike
+        for backend, problem in columns:
+            column = [_cell(backend, problem, stage, before) for _, stage in examples]
+            answers.setdefault((backend.name, *column), []).append(problem.arithmetic)
+        heads = [f"{name}: {', '.join(types)}" for (name, *_), types in answers.items()]
         lines = [
             f"## {title}\n",
             f"| kind | stage | {' | '.join(heads)} |",
             "|---" * (len(heads) + 2) + "|",
         ]
         alike: dict[tuple[str, ...], list[str]] = {}  # stages of a family with the same answers
-        for text, stage in _examples():
-            answers = [_cell(backend, problem, stage, before) for backend, problem in columns]
-            alike.setdefault((_family(stage), *answers), []).append(f"`{text}`")
+        for (text, stage), *given in zip(examples, *(c[1:] for c in answers), strict=True):
+            alike.setdefault((_family(stage), *given), []).append(f"`{text}`")
         for (family, *cells), names in sorted(alike.items(), key=_place):
             lines.append(f"| {FAMILIES[family]} | {', '.join(names)} | {' | '.join(cells)} |")
         parts.append("\n".join(lines) + "\n")
