@@ -54,8 +54,8 @@ template <class T> class Inputs {
         const bool plain = !p.paired && !p.careful && !p.dots && !lanes && element == COMPUTED<T>;
         const auto apart = [&](int i) { return stride[i] * int64_t(sizeof(T)); };
         columns = plain && !narrow && stride[1] == 1 && p.in_channels / p.groups >= FEWEST_SIDE_BY_SIDE && apart(4) % PAGE_BYTES;
-        // Vectors that one value is multiplied with.
-        const int64_t uses = p.taps() * (narrow ? 1 : ceiling(p.out_channels / p.groups, LANES<T>));
+        // Vectors that one value is multiplied with, for all parts of the channels.
+        const int64_t uses = p.taps() * (narrow ? 1 : ceiling(p.parts * p.out_channels / p.groups, LANES<T>));
         rows = plain && !columns && stride[4] == 1 && apart(1) % PAGE_BYTES && uses <= (apart(1) > PAGE_BYTES ? FAR_USES : NEAR_USES);
     }
 
