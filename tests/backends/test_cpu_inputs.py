@@ -25,6 +25,7 @@ IN_PLACE = (
     "n3 ci24 co3 i5x7 k3 s3 p0 fp32",
     "n2 ci24 co4 i300 k2 s1 p0 d3 g4 fp32",
     "n2 ci6 co2 i3x4x33 k1 s1 p0 fp64",
+    "n1 ci64 co256 i4x4 k2 s2 p0 fp32",  # few tiles: channels in parts
 )
 GAPS = (
     "n2 ci16 co32 i7x7 k1 s4 p0 fp32",

@@ -24,16 +24,26 @@ template <class T> class Convolution {
         : p(layer), channels(conv_channels<T>(layer)), inputs(layer, input, element, strides, inputs) {
         for (int a = 0; a < 3; a++) n[a] = inputs[a];
         narrow = is_narrow<T>(p), lanes = is_depthwise<T>(p);
+        if (narrow) zeros.assign(size_t(channels.slots), T(0));
         if (p.paired) pairs.reset(new Pairs(p));
     }
 
-    // All outputs of tile.box of sample tile.n, into tile.values.
-    void operator()(Tile<T>& tile) {
+    // Whether a bias can be part of the sums: where each is a single short one. It would be lost amid large ones.
+    static bool takes_bias(const Layer& p) {
+        const int64_t channels = p.in_channels / p.groups;
+        int64_t count = channels;
+        for (int a = 0; a < 3; a++) count *= ceiling(p.kernel[a], Taps(p, a).step);
+        return is_narrow<T>(p) || (!p.paired && count <= terms(int(channels)));
+    }
+
+    // All outputs of tile.box of sample tile.n, into tile.values; `line` is a bias for each slot, if it takes one.
+    void operator()(Tile<T>& tile, const T* line) {
+        bias = line;
         tile.channels = channels;
         const Box& box = tile.box;
         read(tile.n, box);
-        gaps = has_gaps(box);
-        if (gaps) std::fill(tile.values, tile.at(box.positions()), T(0));
+        gaps = (lanes || !narrow) && has_gaps(box);
+        if (gaps) fill_gaps(tile);
         for (const WidthPhase& phase : phases)
             // Rows with the same phase use the same weights: one after another, while these are cached.
             for (int64_t pd = 0; pd < std::min(p.stride[0], box.size(0)); pd++)
@@ -49,7 +59,9 @@ template <class T> class Convolution {
     Inputs<T> inputs;
     int64_t n[3];
     bool narrow, lanes;
-    bool gaps = false;  // whether many outputs of the tile meet no input, and all of them are zeros from the start
+    const T* bias = nullptr;
+    std::vector<T> zeros;  // a bias where there is none
+    bool gaps = false;  // whether many outputs of the tile meet no input, and all of them are their bias from the start
     std::unique_ptr<Pairs> pairs;
 
     // What was read last: the parts of a tile's channels need the same, and tiles of the same rows may.
@@ -108,6 +120,12 @@ template <class T> class Convolution {
         }
         if (lo > hi) lo = hi = 0;
         asked.lo[2] = lo, asked.hi[2] = hi;
+    }
+
+    void fill_gaps(Tile<T>& tile) const {
+        const int64_t positions = tile.box.positions();
+        if (!bias) return std::fill(tile.values, tile.at(positions), T(0));
+        for (int64_t i = 0; i < positions; i++) std::copy(bias, bias + channels.slots, tile.at(i));
     }
 
     // Whether so many outputs meet no input that they are not worth a sum each.
@@ -202,7 +220,8 @@ template <class T> class Convolution {
         sums.clear();
         taps.clear();
         // A slab that several spans read stays in the first-level cache: so many at a time.
-        const int64_t some = std::max<int64_t>(1, SLABS_BYTES / int64_t(sizeof(T)) / (cig * std::max<int64_t>(1, asked.hi[2] - asked.lo[2])));
+        const int64_t slab = cig * std::max<int64_t>(1, asked.hi[2] - asked.lo[2]) * int64_t(sizeof(T));
+        const int64_t some = std::max<int64_t>(1, SLABS_BYTES / slab);
         for (const RowSum& row : row_sums[ph])
             for (int64_t d = pd; d < box.size(0); d += p.stride[0]) {
                 const int64_t line = d * box.size(1) + row.row, rows = int64_t(row.met.size());
@@ -243,9 +262,10 @@ template <class T> class Convolution {
         const int64_t some = std::max<int64_t>(1, by_phase(p, all));
         int64_t part = std::max<int64_t>(16, PART_BYTES / int64_t(sizeof(T)) / (some * 2 * LANES<T>) / 8 * 8);
         if (part * 2 > cig) part = cig;
-        const int64_t per_group = p.out_channels / p.groups, apart = inputs.order == Order::columns ? inputs.next_column : inputs.next_channel;
+        const int64_t per_group = p.out_channels / p.groups, apart = inputs.apart();
         const int64_t padded = narrow ? per_group : group_slots<T>(p);
         if (narrow) part = cig;
+        const T* least = bias ? bias : zeros.data();
         const T* first = static_cast<const T*>(p.weights) + tile.part * padded * p.groups * p.taps() * cig;
         for (int64_t slot = 0, wide; slot < padded * p.groups; slot += wide) {
             const int64_t group = slot / padded;
@@ -256,7 +276,7 @@ template <class T> class Convolution {
             for (int64_t c0 = 0; c0 < cig; c0 += part) {
                 const int count = int(std::min(part, cig - c0));
                 const T* x = inputs.values + (group * cig + c0) * inputs.next_channel;
-                const T* w = weights + c0 * wide;
+                const T *w = weights + c0 * wide, *begins = bias ? bias + slot : nullptr;
                 for (const Sum& sum : sums) {
                     const Tap* t = taps.data() + sum.begin;
                     const int met = int(sum.end - sum.begin);
@@ -266,19 +286,21 @@ template <class T> class Convolution {
                     if (p.careful)
                         each_met(phase, t, met, [&](int64_t q, const Tap* some, int taps) {
                             if (narrow)
-                                add_few(x + q, 1, some, taps, count, inputs.next_channel, w, s + q * step(), step());
+                                add_few(x + q, 1, some, taps, count, inputs.next_channel, w, least + slot,
+                                        s + q * step(), step());
                             else
-                                add(x + q, 1, some, taps, count, apart, w, s + q * step(), step(), {c0 == 0, 0, false});
+                                add(x + q, 1, some, taps, count, apart, w, s + q * step(), step(),
+                                {c0 == 0, 0, false, begins});
                         });
                     else if (narrow)
-                        add_few(x, phase.count, t, met, count, inputs.next_channel, w, s, step());
+                        add_few(x, phase.count, t, met, count, inputs.next_channel, w, least + slot, s, step());
                     else if (phase.spans.empty() || !met)
                         add(x, phase.count, t, met, count, apart, w, s, step(),
-                            {sum.first && c0 == 0, second, sum.minus});
+                            {sum.first && c0 == 0, second, sum.minus, begins});
                     else
                         by_span(phase, met, sum.first && c0 == 0, [&](const auto& span, int64_t first, int some, bool set) {
-                            add(x + span.lo * inputs.next_column, span.hi - span.lo, t + first, some, count, apart, w, s + span.lo * step(), step(),
-                                {set, second, sum.minus});
+                            add(x + span.lo * inputs.next_column, span.hi - span.lo, t + first, some, count, apart, w,
+                                s + span.lo * step(), step(), {set, second, sum.minus, begins});
                         });
                 }
             }
@@ -286,17 +308,17 @@ template <class T> class Convolution {
     }
 
     void add_lanes(Tile<T>& tile, const WidthPhase& phase) {
-        const T *x = inputs.values, *w = static_cast<const T*>(p.weights);
+        const T *x = inputs.values, *w = static_cast<const T*>(p.weights), *least = bias ? bias : zeros.data();
         for (const Sum& sum : sums) {
             const Tap* t = taps.data() + sum.begin;
             const int met = int(sum.end - sum.begin);
             T* s = tile.at(sum.line * tile.box.size(2) + phase.start - tile.box.lo[2]);
             if (p.careful)
                 each_met(phase, t, met, [&](int64_t q, const Tap* some, int taps) {
-                    lanes_row(x + q * inputs.next_column, 1, some, taps, channels.slots, w, s + q * step(), step());
+                    lanes_row(x + q * inputs.next_column, 1, some, taps, channels.slots, w, least, s + q * step(), step());
                 });
             else
-                lanes_row(x, phase.count, t, met, channels.slots, w, s, step());
+                lanes_row(x, phase.count, t, met, channels.slots, w, least, s, step());
         }
     }
 

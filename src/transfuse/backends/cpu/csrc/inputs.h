@@ -53,10 +53,12 @@ template <class T> class Inputs {
         for (int i = 0; i < 5; i++) last += (sizes[i] - 1) * stride[i];
         const bool plain = !p.paired && !p.careful && !p.dots && !lanes && element == COMPUTED<T>;
         const auto apart = [&](int i) { return stride[i] * int64_t(sizeof(T)); };
-        columns = plain && !narrow && stride[1] == 1 && p.in_channels / p.groups >= FEWEST_SIDE_BY_SIDE && apart(4) % PAGE_BYTES;
+        const bool many = p.in_channels / p.groups >= FEWEST_SIDE_BY_SIDE;
+        columns = plain && !narrow && many && stride[1] == 1 && apart(4) % PAGE_BYTES;
         // Vectors that one value is multiplied with, for all parts of the channels.
         const int64_t uses = p.taps() * (narrow ? 1 : ceiling(p.parts * p.out_channels / p.groups, LANES<T>));
-        rows = plain && !columns && stride[4] == 1 && apart(1) % PAGE_BYTES && uses <= (apart(1) > PAGE_BYTES ? FAR_USES : NEAR_USES);
+        const bool few = uses <= (apart(1) > PAGE_BYTES ? FAR_USES : NEAR_USES);
+        rows = plain && !columns && few && stride[4] == 1 && apart(1) % PAGE_BYTES;
     }
 
     void take(int64_t sample, const Asked& asked) {
@@ -81,6 +83,9 @@ template <class T> class Inputs {
         else
             copy_planes(from, until);
     }
+
+    // From one position to the next where channels lie side by side, else from one channel to the next.
+    int64_t apart() const { return order == Order::columns ? next_column : next_channel; }
 
     // Whether sums and differences of the copied inputs are as good as the inputs.
     bool is_tame() const {

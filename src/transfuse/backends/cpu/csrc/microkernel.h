@@ -14,13 +14,14 @@ struct Tap {
     int64_t x, w;
 };
 
-// What becomes of a sum: it is the first of its place, or added to it; `second` is the distance to
-// another place that it joins too, 0 for none. Handed on by reference: a copy of what was just written
-// field by field waits until all that came before is done.
-struct To {
+// What becomes of a sum: it is the first of its place, and has the bias of its channels added if there is one, or it joins
+// what is there. `second` is the distance to another place that it joins too, 0 for none. Handed on by reference: a copy
+// of what was just written field by field waits until all that came before is done.
+template <class T> struct To {
     bool first;
     int64_t second;
     bool minus;
+    const T* bias;
 };
 
 template <class V> using Value = std::decay_t<decltype(std::declval<V>()[0])>;
@@ -44,7 +45,9 @@ template <class T, int M, Order ORDER> struct Positions {
 #pragma GCC unroll 4
         for (int k = 0; k * SOME < M; k++) first[k] = x + (ORDER == Order::columns ? k * SOME * apart : 0);
     }
-    __attribute__((always_inline)) const T* at(int i) const { return first[i / SOME] + i % SOME * (ORDER == Order::columns ? apart : 1); }
+    __attribute__((always_inline)) const T* at(int i) const {
+        return first[i / SOME] + i % SOME * (ORDER == Order::columns ? apart : 1);
+    }
     __attribute__((always_inline)) void next_channel() {
 #pragma GCC unroll 4
         for (int k = 0; k * SOME < M; k++) first[k] += ORDER == Order::columns ? 1 : apart;
@@ -65,7 +68,7 @@ template <Order ORDER, class V> TF_INLINE V with_product(V sum, const Value<V>* 
 
 // The sums of a block at their places. Sums of parts are added up: fewer terms in a row, less rounding.
 template <class V, int M, int N>
-TF_INLINE void put(const V (&sums)[M][N], Value<V>* __restrict s, int64_t ps, const To& to) {
+TF_INLINE void put(const V (&sums)[M][N], Value<V>* __restrict s, int64_t ps, const To<Value<V>>& to) {
     constexpr int L = sizeof(V) / sizeof(Value<V>);
     const auto each = [&](Value<V>* first, auto joined) {
 #pragma GCC unroll 16
@@ -73,16 +76,18 @@ TF_INLINE void put(const V (&sums)[M][N], Value<V>* __restrict s, int64_t ps, co
 #pragma GCC unroll 4
             for (int j = 0; j < N; j++) {
                 Value<V>* at = first + i * ps + j * L;
-                const V sum = joined(at, sums[i][j]);
+                const V sum = joined(at, sums[i][j], j);
                 memcpy(at, &sum, sizeof sum);
             }
     };
-    const auto plus = [](const Value<V>* at, V sum) { return load_as<V>(at) + sum; };
-    const auto minus = [](const Value<V>* at, V sum) { return load_as<V>(at) - sum; };
+    const auto plus = [](const Value<V>* at, V sum, int) { return load_as<V>(at) + sum; };
+    const auto minus = [](const Value<V>* at, V sum, int) { return load_as<V>(at) - sum; };
     const int64_t second = to.second;
     const bool taken = to.minus;
-    if (to.first)
-        each(s, [](const Value<V>*, V sum) { return sum; });
+    if (to.first && to.bias)
+        each(s, [&](const Value<V>*, V sum, int j) { return load_as<V>(to.bias + j * L) + sum; });
+    else if (to.first)
+        each(s, [](const Value<V>*, V sum, int) { return sum; });
     else
         each(s, plus);
     if (!second) return;
@@ -97,7 +102,7 @@ TF_INLINE void put(const V (&sums)[M][N], Value<V>* __restrict s, int64_t ps, co
 // (of columns x[t.x + c + i * apart]), and the same sum is added to a second place, or taken from it.
 template <class V, int M, int N, Order ORDER>
 static void block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t apart,
-                  const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To& to) {
+                  const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To<Value<V>>& to) {
     typedef Value<V> T;
     constexpr int L = sizeof(V) / sizeof(T);
     V acc[M][N];
@@ -124,7 +129,7 @@ static void block(const Value<V>* __restrict x, const Tap* taps, int count, int 
 }
 
 template <class T>
-using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To&);
+using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To<T>&);
 
 // Blocks of one to TF_ROWS positions, by their number.
 template <class V, int N, Order ORDER, int... M>
@@ -140,7 +145,7 @@ static inline int terms(int channels) { return channels < 32 ? 64 : 128; }
 // The same as `block` of one vector, whose short sums, of so many taps and channels, are added up in registers.
 template <class V, int M, Order ORDER>
 static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t apart,
-                       const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To& to, int some,
+                       const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To<Value<V>>& to, int some,
                        int part) {
     typedef Value<V> T;
     constexpr int L = sizeof(V) / sizeof(T);
@@ -165,7 +170,7 @@ static void slim_block(const Value<V>* __restrict x, const Tap* taps, int count,
 }
 
 template <class V> using SlimBlock = void (*)(const Value<V>*, const Tap*, int, int, int64_t, const Value<V>*, Value<V>*,
-                                              int64_t, const To&, int, int);
+                                              int64_t, const To<Value<V>>&, int, int);
 template <class V, Order ORDER, int... M>
 static SlimBlock<V> slim_block_of(int positions, std::integer_sequence<int, M...>) {
     static const SlimBlock<V> table[] = {slim_block<V, M + 1, ORDER>...};
@@ -176,13 +181,13 @@ static SlimBlock<V> slim_block_of(int positions, std::integer_sequence<int, M...
 // short sums are added up while it is in the first-level cache.
 template <class V, int N, Order ORDER>
 static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int channels, int64_t apart, const Value<V>* w,
-                Value<V>* s, int64_t ps, const To& to) {
+                Value<V>* s, int64_t ps, const To<Value<V>>& to) {
     constexpr int L = sizeof(V) / sizeof(Value<V>);
     constexpr std::make_integer_sequence<int, TF_ROWS> positions;
     const int most = terms(channels), taps_at_once = std::max(1, most / channels);
     const int parts = std::max(1, (channels + most / 2) / most), part = (channels + parts - 1) / parts;
     const int64_t channel = ORDER == Order::columns ? 1 : apart, position = ORDER == Order::columns ? apart : 1;
-    const To more = {false, to.second, to.minus};
+    const To<Value<V>> more = {false, to.second, to.minus, nullptr};
     while (n > 0) {
         const int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
         if (count <= taps_at_once && part == channels) {  // one short sum
@@ -204,7 +209,7 @@ static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int ch
 
 // The same for a block of so many channels.
 template <class T>
-using Row = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To&);
+using Row = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To<T>&);
 template <class T, Order ORDER> static Row<T> row_of(int64_t wide) {
     if constexpr (TF_BYTES == 64)
         if (wide < LANES<T>) return row<HalfVec<T>, 1, ORDER>;

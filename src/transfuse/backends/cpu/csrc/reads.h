@@ -75,7 +75,10 @@ struct WidthPhase {
     // Pairs of a tap and an output that meet an input.
     int64_t met(int64_t inputs) const {
         int64_t found = 0;
-        for (const Meets& each : taps) found += std::max<int64_t>(0, std::min(count, inputs - each.input) - std::max<int64_t>(0, -each.input));
+        for (const Meets& each : taps) {
+            const int64_t lo = std::max<int64_t>(0, -each.input), hi = std::min(count, inputs - each.input);
+            found += std::max<int64_t>(0, hi - lo);
+        }
         return found;
     }
 };

@@ -115,7 +115,7 @@ template <class T> class Engine {
         for (size_t i = fresh; i < end; i++)
             if (is_stats(p.steps[i].op)) steps.gathered.start(i, tiles);
         const int64_t count = division.room(begin, fresh, end, size);
-        const bool direct = !keep && lies_in_output(begin, end, size);
+        const bool direct = !keep && lies_in_output(begin, end, size), biased = begin == 0 && begins_with_bias();
         // What each thread has for itself, and what it does with tile t.
         struct Own {
             Buffer<T> values, spare;
@@ -138,10 +138,10 @@ template <class T> class Engine {
             T* values = direct ? static_cast<T*>(p.output) + offset(n, found[0]) : own.values.get();
             Tile<T> tile = {found[0], at[begin].channels, values, own.spare.get(), n, part, t};
             if (begin == 0)
-                own.convolve(tile);
+                own.convolve(tile, biased ? steps.line(0, tile) : nullptr);
             else
                 fetch(tile, begin);
-            for (size_t i = begin; i < end;) {
+            for (size_t i = begin + biased; i < end;) {
                 size_t next = i;
                 while (next < end && (is_position(p.steps[next].op) || p.steps[next].op == TF_CUT)) next++;
                 if (next > i)
@@ -158,6 +158,9 @@ template <class T> class Engine {
         for (size_t i = fresh; i < end; i++)
             if (is_stats(p.steps[i].op)) steps.gathered.finish(i, per_sample);
     }
+
+    // Whether the first step is a bias that the convolution's sums have in them.
+    bool begins_with_bias() const { return p.steps_count && p.steps[0].op == TF_ADD && Convolution<T>::takes_bias(p); }
 
     // Whether tiles of this size are what the output holds there, so that they can be computed in it: channels last, one
     // position after another, and no step that changes their shape.

@@ -23,6 +23,9 @@ template <class T> class TileSteps {
     // Values that a thread needs for itself, for the operands of maps.
     int64_t room() const { return maps.room(); }
 
+    // The operand of step i, an addition, for each slot.
+    const T* line(size_t i, const Tile<T>& tile) const { return lines_of(i, tile.n, tile.part).of[0]; }
+
     // Steps i to end, a block of positions at a time, so that values stay in the first-level cache.
     void positions(Tile<T>& tile, size_t i, size_t end, T* others) {
         const int64_t all = tile.box.positions(), some = std::max<int64_t>(1, BLOCK / tile.channels.slots);
