@@ -170,7 +170,7 @@ template <class T> class Engine {
         for (size_t i = begin; i < end; i++)
             if (is_window(p.steps[i].op) || p.steps[i].op == TF_SUM) return false;
         // Axes that a tile takes whole, the last ones, and one more of which it takes a part.
-        bool one = st[1] == 1 && c.slots == c.count && p.parts == 1 && p.output_element == COMPUTED<T> && !streams;
+        bool one = st[1] == 1 && c.slots == c.count && p.parts == 1 && p.output_element == COMPUTED<T>;
         int64_t next = c.slots;
         for (int a = 2; a >= 0; a--) {
             if (size[a] > 1) one = one && st[2 + a] == next;
