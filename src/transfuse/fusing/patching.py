@@ -1,6 +1,7 @@
 """What is replaced in torch and in Python while a forward is captured, and given back after it."""
 
 import builtins
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -181,6 +182,13 @@ def _of_effects(listener: Listener) -> _Replaced:
             raise Stop("prints")
         _PRINT(*args, **kwargs)
 
+    handle = logging.Logger.handle
+
+    def logs(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if _heard(listener):
+            raise Stop("writes to a log")
+        handle(logger, record)
+
     def entered(enter: Callable[..., Any]) -> Callable[..., Any]:
         def enters(manager: Any, *args: Any, **kwargs: Any) -> Any:
             if _heard(listener):
@@ -192,4 +200,5 @@ def _of_effects(listener: Listener) -> _Replaced:
     return (
         *((owner, name, entered(getattr(owner, name))) for owner, name in MANAGERS),
         (builtins, "print", prints),
+        (logging.Logger, "handle", logs),
     )

@@ -68,6 +68,10 @@ class Stand(fx.Proxy):
                 return rank
         return Read(self, name)
 
+    def __hash__(self) -> int:
+        """That of a size is its value's: it may be looked up in a table."""
+        return int(self.tracer.decided(self, hash)) if self.node.meta.get(SIZED) else id(self)
+
     def __bool__(self) -> bool:
         return bool(self.tracer.decided(self, bool))
 
