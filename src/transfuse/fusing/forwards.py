@@ -183,6 +183,11 @@ class Forward:
         """Where ``torch.export`` looks, to tell the module in messages."""
         return getattr(self.unfused, "__code__", Forward.__call__.__code__)
 
+    @property
+    def __globals__(self) -> Any:
+        """Where ``torch.jit.script`` looks, to compile the source code that there is not."""
+        raise AttributeError(f"{self.name} is fused: torch.jit.script takes transfuse.unfuse of it")
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return self._traced(args, kwargs)

@@ -27,6 +27,11 @@ MANAGERS = (
     (torch.autograd.graph.saved_tensors_hooks, "__enter__"),
 )
 """How a forward computes in another way for a while: a graph would not have it."""
+MODES = (
+    "is_inference_mode_enabled", "is_autocast_cpu_enabled", "are_deterministic_algorithms_enabled",
+    "get_default_dtype", "get_autocast_dtype", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype",
+)  # fmt: skip
+"""How a forward asks torch for what may be otherwise in the next call."""
 STANDS = (Stand, Read)
 ONE = threading.RLock()
 """What is replaced in torch for the time of an attempt is given back by the one that took it."""
@@ -158,6 +163,16 @@ def _of_questions(listener: Listener) -> _Replaced:
             raise Stop("asks whether autocast is on")
         return _AUTOCAST(*kind)
 
+    def asks(name: str) -> Callable[..., Any]:
+        ask: Callable[..., Any] = getattr(torch, name)
+
+        def asked(*args: Any) -> Any:
+            if _heard(listener) and not sys._getframe(1).f_code.co_filename.startswith(HERE):
+                raise Stop(f"asks for torch.{name}")
+            return ask(*args)
+
+        return asked
+
     def is_(value: object, kinds: Any) -> bool:
         if type(value) in STANDS and _heard(listener):
             asking = sys._getframe(1).f_code.co_filename
@@ -169,6 +184,7 @@ def _of_questions(listener: Listener) -> _Replaced:
         return type(value) in STANDS or _ISINSTANCE(value, Tensor)
 
     return (
+        *((torch, name, asks(name)) for name in MODES),
         (torch, "is_grad_enabled", grad),
         (torch, "is_autocast_enabled", autocast),
         (torch, "is_tensor", is_tensor),

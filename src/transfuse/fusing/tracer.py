@@ -17,7 +17,7 @@ from transfuse.fusing.asking import Answering
 from transfuse.fusing.by_size import bypassed, faked
 from transfuse.fusing.calling import Arguments
 from transfuse.fusing.example_values import Constant, give_value, hooked_weight
-from transfuse.fusing.module_kinds import opaque, weight_hooks
+from transfuse.fusing.module_kinds import opaque, unreadable, weight_hooks
 from transfuse.fusing.patching import ONE, Recording, modes, patched
 from transfuse.fusing.paths import above, under
 from transfuse.fusing.proxies import SIZED, VALUE, Stand, sized
@@ -75,7 +75,7 @@ class Tracer(Answering):
             with ONE, bypassed(), restored(self.root) as changed, patched(self), Recording(self):
                 args, kwargs = self._placeholders(forward, given)
                 self.running = True
-                result = forward(*args, **kwargs)
+                result = self._run(forward, args, kwargs)
                 leaves, self.returns = pytree.tree_flatten(result)
                 if self.returns.is_leaf():
                     self.returns = None
@@ -110,6 +110,11 @@ class Tracer(Answering):
             if node.meta.setdefault(SIZED, False) and not node.users:
                 self.graph.erase_node(node)  # Python asked, and has its answer
         return None
+
+    def _run(self, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        if why := unreadable(forward):
+            raise Stop(why)
+        return forward(*args, **kwargs)
 
     def _expect_let_go(self) -> None:
         """What stood for values is gone with the call, unless the forward has put it somewhere."""
@@ -169,7 +174,7 @@ class Tracer(Answering):
             for name in hooks:
                 call = (hooked_weight, (m, name))
                 held[name] = self.create_proxy("call_function", *call, {})
-            result = self.original(m)(*args, **kwargs)
+            result = self._run(self.original(m), args, kwargs)
         finally:
             held.update(kept)
         self.stack.pop()  # not where it stopped: there it tells in which module
