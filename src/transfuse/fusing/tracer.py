@@ -17,10 +17,11 @@ from transfuse.fusing.asking import Answering
 from transfuse.fusing.by_size import bypassed, faked
 from transfuse.fusing.calling import Arguments
 from transfuse.fusing.example_values import Constant, give_value, hooked_weight
-from transfuse.fusing.module_kinds import opaque, unreadable, weight_hooks
+from transfuse.fusing.module_kinds import opaque, weight_hooks
 from transfuse.fusing.patching import ONE, Recording, modes, patched
 from transfuse.fusing.paths import above, under
 from transfuse.fusing.proxies import SIZED, VALUE, Stand, sized
+from transfuse.fusing.sources import unreadable
 from transfuse.fusing.stopping import FIRST_CALL, Left, Stop, told
 from transfuse.fusing.undoing import draw_again, drawn, restored
 

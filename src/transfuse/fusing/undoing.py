@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from inspect import getclosurevars, unwrap
 from logging import Logger
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from transfuse.fusing.sources import named, written_here
 from transfuse.fusing.watching import OURS, PLAIN
 
 CONTAINERS = (list, deque, set, dict)
@@ -127,9 +128,8 @@ def _rooms(root: nn.Module) -> list[Room]:
     classes: dict[type, list[nn.Module]] = {}
     for module in root.modules():
         found.append(Room(module, dict(vars(module)), [module]))
-        for kind in type(module).__mro__:
-            if kind.__module__.partition(".")[0] not in ("torch", "builtins", "transfuse"):
-                classes.setdefault(kind, []).append(module)
+        for kind in written_here(type(module)):
+            classes.setdefault(kind, []).append(module)
     for kind, modules in classes.items():
         own = {k: v for k, v in vars(kind).items() if not k.startswith("__")}
         found.append(Room(kind, own, modules))
@@ -143,18 +143,12 @@ def _around(function: FunctionType, modules: list[nn.Module]) -> list[Room]:
     """Variables outside a function that it names."""
     function = unwrap(function)
     around = function.__globals__
-    named = {name: around[name] for name in _named(function.__code__) if name in around}
+    there = {name: around[name] for name in named(function.__code__) if name in around}
     enclosed = dict(getclosurevars(function).nonlocals)
     return [
-        Room(around, named, modules, "the global "),
+        Room(around, there, modules, "the global "),
         Room(enclosed, {**enclosed}, modules, "the enclosing "),
     ]
-
-
-def _named(code: CodeType) -> set[str]:
-    """The names in a function's code, and in those of the functions within."""
-    inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return {*code.co_names}.union(*map(_named, inner))
 
 
 def _within(value: object) -> Iterator[Any]:
