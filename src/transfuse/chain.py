@@ -87,6 +87,11 @@ class Chain:
         return tuple(name for stage in self.stages for name in stage.updates)
 
     @property
+    def statistics(self) -> tuple[str, ...]:
+        """The operands that some call writes to, this one or another: running statistics."""
+        return tuple(name for stage in self.stages for name in stage.without_gradient)
+
+    @property
     def mixes(self) -> frozenset[str]:
         """The operands that may be float32 beside values of 16 bits: read by norms alone."""
         norms, others = (

@@ -64,6 +64,7 @@ class Learned:
     ) -> None:
         self.chain, self.problem, self.backend = chain, problem, backend
         self.run, self.keeps = run, keeps
+        self.statistics = chain.statistics
         self.recorded = Recorded(chain, problem, backend)
 
     @classmethod
@@ -99,15 +100,15 @@ class Learned:
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """The result, the operands as gradients are to see them, and what is kept beside them.
 
-        Running statistics move, and may again before gradients are asked for: these see a copy.
+        Running statistics move, here or in another call, before gradients are asked for: these see
+        a copy.
         """
-        recorded = self.recorded
-        named = dict(zip(recorded.names, given, strict=True))
+        named = dict(zip(self.recorded.names, given, strict=True))
+        seen = [*(named | {name: named[name].clone() for name in self.statistics}).values()]
         if self.keeps is not None:
             y, kept = self.keeps(x, weight, named)
-            return y.reshape(self.chain.result(self.problem)), list(given), kept
-        seen = named | {name: named[name].clone() for name in recorded.updates}
-        return self.run(x, weight, named), list(seen.values()), []
+            return y.reshape(self.chain.result(self.problem)), seen, kept
+        return self.run(x, weight, named), seen, []
 
     def backward(
         self, wanted: tuple[bool, ...], grad: Tensor, x: Tensor, weight: Tensor, *saved: Tensor

@@ -112,7 +112,7 @@ def test_sizes_that_a_module_left_whole_decides(counts: bool, example: Any) -> N
     (row,) = fused.explain().rows
     assert row.fused
     assert row.chain == "conv_transpose2d(+ bias)" + ("" if counts else " -> tanh")
-    assert ("encoder gives, which changes calls" in row.why) == counts
+    assert ("encoder gives, which changes self.calls" in row.why) == counts
 
 
 class Embedded(Base):
@@ -177,3 +177,93 @@ def test_sizes_of_what_recurrent_layers_give() -> None:
     assert row.chain.endswith("elu")
     assert model.lstm._flat_weights is own
     torch.testing.assert_close(fused(x), model(x))
+
+
+class Tables(nn.Module):
+    """Looks sizes up, one by one and together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose1d(2, 2, 4, stride=2, padding=1)
+        self.gains = {4: 2.0, 5: 3.0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.up(x)) * self.gains.get(x.shape[2], 1.0)
+        return y if x.shape in {(3, 2, 4), (3, 2, 6)} else y + 1
+
+
+@pytest.mark.parametrize("example", [None, drawn(3, 2, 4)])
+def test_sizes_looked_up_in_tables(example: Any) -> None:
+    fused, twin = transfuse.fuse(made(Tables), example), made(Tables)
+    for _ in range(2):
+        for length in (4, 5, 6, 7):
+            expect_alike(fused, twin, drawn(3, 2, length))
+
+
+class Refuses(nn.Module):
+    """Its error holds what it was given, not a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose1d(2, 2, 4, stride=2, padding=1)
+
+    def forward(self, x: Tensor, size: int | None = None) -> Tensor:
+        if size is None:
+            raise LookupError(x.shape[2])
+        return torch.relu(self.up(x)) * size
+
+
+def test_errors_that_hold_sizes() -> None:
+    fused, twin = transfuse.fuse(made(Refuses)), made(Refuses)
+    for _ in range(2):
+        with pytest.raises(LookupError, match=r"^5$"):
+            fused(drawn(2, 2, 5))
+        expect_alike(fused, twin, drawn(2, 2, 5), size=2)
+
+
+def has_a_field(x: Tensor, y: Tensor) -> bool:
+    return hasattr(x, "sample") or hasattr(y, "logits")
+
+
+def has_a_mask(x: Tensor, y: Tensor) -> bool:
+    return getattr(x, "mask", None) is not None
+
+
+def has_a_function(x: Tensor, y: Tensor) -> bool:
+    return y.grad_fn is None
+
+
+def has_a_method_of_sizes(x: Tensor, y: Tensor) -> bool:
+    return hasattr(y.shape, "sample") or not hasattr(y.shape, "numel")
+
+
+def is_a_number(x: Tensor, y: Tensor) -> bool:
+    return isinstance(y.shape[0], int)
+
+
+def is_a_tuple(x: Tensor, y: Tensor) -> bool:
+    return isinstance(x.shape, tuple)
+
+
+@pytest.mark.parametrize("example", [None, drawn(3, 2, 4)])
+@pytest.mark.parametrize(
+    "ask",
+    [has_a_field, has_a_mask, has_a_function, has_a_method_of_sizes, is_a_number, is_a_tuple],
+    ids=lambda ask: ask.__name__,
+)
+def test_what_a_value_is(ask: Callable[[Tensor, Tensor], bool], example: Any) -> None:
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.ConvTranspose1d(2, 2, 4, stride=2, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.relu(self.up(x))
+            return y * 2 if ask(x, y) else y * 3
+
+    fused, twin = transfuse.fuse(made(Asking), example), made(Asking)
+    for length in (4, 5, 4):
+        expect_alike(fused, twin, drawn(3, 2, length))
+        with torch.no_grad():
+            x = drawn(3, 2, length)
+            assert torch.allclose(fused(x), twin(x), atol=1e-12)

@@ -3,6 +3,7 @@
 import random
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -337,3 +338,99 @@ def test_autocast_around_a_fused_model() -> None:
         found, wanted = fused(X.float()), twin(X.float())
     assert found.dtype is wanted.dtype
     assert torch.allclose(found.float(), wanted.float(), atol=0.05)
+
+
+def caught(self: Any, x: Tensor, skip: Tensor) -> Tensor:
+    y = torch.relu(self.up(x))
+    try:
+        return y + skip
+    except RuntimeError:
+        return y + skip.mean(2, keepdim=True)
+
+
+def caught_whatever_it_is(self: Any, x: Tensor, skip: Tensor) -> Tensor:
+    y = torch.relu(self.up(x))
+    try:
+        return y + skip
+    except:  # noqa: E722 as forwards do
+        return y
+
+
+def suppressed(self: Any, x: Tensor, skip: Tensor) -> Tensor:
+    y = torch.relu(self.up(x))
+    with suppress(RuntimeError):
+        y = y + skip
+    return y
+
+
+@pytest.mark.parametrize("example", [None, (X, drawn(2, 2, 10))])
+@pytest.mark.parametrize("forward", [caught, caught_whatever_it_is, suppressed])
+def test_exceptions_that_only_some_sizes_raise(forward: Callable[..., Any], example: Any) -> None:
+    fused, twin = transfuse.fuse(made(model(forward)), example), made(model(forward))
+    for length in (10, 7, 10):
+        expect_alike(fused, twin, X, drawn(2, 2, length))
+    assert "catches exceptions" in fused.explain().rows[0].why
+
+
+def cleaned_up(self: Any, x: Tensor) -> Tensor:
+    with torch.profiler.record_function("up"):
+        y = torch.relu(self.up(x))
+    try:
+        return y * 2
+    finally:
+        del y
+
+
+def test_what_is_done_in_any_case_is_seen_through() -> None:
+    check(model(cleaned_up), X, sites=1)
+    assert not transfuse.fuse(made(model(cleaned_up))).explain().rows[0].why.count("catches")
+
+
+def in_inference(self: Any, x: Tensor) -> Tensor:
+    y = torch.relu(self.up(x))
+    return y * 2 if torch.is_inference_mode_enabled() else y
+
+
+def in_the_default_type(self: Any, x: Tensor) -> Tensor:
+    return torch.relu(self.up(x)).to(torch.get_default_dtype())
+
+
+@pytest.mark.parametrize("forward", [in_inference, in_the_default_type])
+def test_modes_that_a_forward_asks_for(forward: Callable[..., Any]) -> None:
+    fused, twin = transfuse.fuse(made(model(forward))), made(model(forward))
+    for _ in range(2):
+        assert torch.allclose(fused(X), twin(X), atol=1e-6)
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.inference_mode():
+                torch.testing.assert_close(fused(X), twin(X))
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+def by_type(self: Any, x: Tensor) -> Tensor:
+    y = torch.relu(self.up(x))
+    return y * 2 if type(x) is torch.Tensor else y
+
+
+def by_type_of_a_size(self: Any, x: Tensor) -> Tensor:
+    y = torch.relu(self.up(x))
+    return y * 2 if type(x.shape[0]) == int else y  # noqa: E721 as forwards do
+
+
+def by_another_type(self: Any, x: Any) -> Tensor:
+    if type(x) is list:
+        x = x[0]
+    assert type(self).__name__ == "Model"
+    return torch.relu(self.up(x))
+
+
+def test_types_that_a_forward_compares() -> None:
+    for forward, reason in (
+        (by_type, "compares type() of a value"),
+        (by_type_of_a_size, "compares type() of a value"),
+        (by_another_type, "its result is returned"),
+    ):
+        fused, twin = transfuse.fuse(made(model(forward))), made(model(forward))
+        expect_alike(fused, twin, X)
+        assert reason in fused.explain().rows[0].why

@@ -1,10 +1,12 @@
 """Models of which only a call tells more, and calls of which there are ever new kinds."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import transfuse
@@ -148,3 +150,33 @@ def test_what_is_wrong_with_a_call_is_said_in_torchs_words_alone(
         fused(X.float())
     assert caught.value.__context__ is None
     assert not capsys.readouterr().err
+
+
+def upsampled(x: Tensor, weight: Tensor) -> Tensor:
+    return F.conv_transpose1d(x, weight, stride=2)
+
+
+class Generated(nn.Module):
+    """A weight for each sample, in a comprehension and by another function."""
+
+    def __init__(self, helped: bool = False) -> None:
+        super().__init__()
+        self.weights = nn.Linear(2, 12)
+        self.helped = helped
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = self.weights(x.mean(2)).view(-1, 2, 3, 2)
+        if len(x) > 1 and self.helped:
+            return torch.relu(upsampled(x, weights[0]))
+        return torch.cat([self.one(x[i : i + 1], weights[i]) for i in range(len(x))])
+
+    def one(self, x: Tensor, weight: Tensor) -> Tensor:
+        return torch.relu(upsampled(x, weight))
+
+
+@pytest.mark.parametrize("helped", [False, True])
+def test_functions_that_a_forward_reaches_wait_for_the_first_call(helped: bool) -> None:
+    fused, twin = transfuse.fuse(made(partial(Generated, helped))), made(partial(Generated, helped))
+    for samples in (2, 3, 2):
+        expect_alike(fused, twin, drawn(samples, 2, 5))
+    assert all(row.fused for row in fused.explain().rows)

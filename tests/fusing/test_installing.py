@@ -432,3 +432,10 @@ def test_fx_traces_a_fused_model_as_it_was_written() -> None:
 
     traced = torch.fx.symbolic_trace(transfuse.fuse(made(Plain)))
     assert torch.equal(traced(X), made(Plain)(X))
+
+
+def test_torchs_compiler_of_sources_is_told_what_to_take() -> None:
+    with pytest.raises(
+        AttributeError, match=r"Sequential is fused: .* takes transfuse.unfuse of it"
+    ):
+        torch.jit.script(transfuse.fuse(models.decoder()))

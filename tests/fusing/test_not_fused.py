@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -317,3 +318,34 @@ def test_what_is_written_later_is_not_read_again_for_gradients() -> None:
     (row,) = fused.explain().rows
     assert row.chain == "conv_transpose2d(+ bias) -> relu"
     assert row.why == "add: mul_ writes later to what it reads"
+
+
+class Normed(nn.Module):
+    """One norm for all: before a convolution, or behind two."""
+
+    def __init__(self, before: bool) -> None:
+        super().__init__()
+        self.before = before
+        self.up = nn.ConvTranspose1d(3, 3, 2, stride=2)
+        self.again = nn.ConvTranspose1d(3, 3, 2, stride=2)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.norm(self.up(self.norm(x) if self.before else x)))
+        return y if self.before else y + torch.relu(self.norm(self.again(x)))
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_norms_that_several_share(before: bool) -> None:
+    """Autograd refuses what an unfused norm has kept, if a chain moves it later."""
+    make = partial(Normed, before)
+    fused, twin = transfuse.fuse(made(make)), made(make)
+    for training in (True, False):
+        for each in (fused, twin):
+            each.train(training)
+        for _ in range(2):
+            expect_alike(fused, twin, torch.randn(2, 3, 4, dtype=torch.float64))
+    fused.train()
+    rows = fused.explain().rows
+    assert all(row.fused for row in rows)
+    assert ["batch_norm" in row.operations for row in rows] == ([False] if before else [True] * 2)

@@ -124,6 +124,23 @@ def test_running_statistics_in_training() -> None:
     assert ours[0]._version == version + 1
 
 
+def test_statistics_that_another_call_moves_before_gradients_are_asked_for() -> None:
+    """A model that evaluates and then trains in one step: gradients are those of what was read."""
+    mean, var = torch.zeros(6).double(), torch.ones(6).double()
+    x, w, b = (each.double().requires_grad_() for each in (X, W, B))
+
+    def run(training: bool) -> Tensor:
+        norm = batch_norm(mean, var, b, b, training=training)
+        return transfuse.conv_transpose(x, w, stride=2, then=[norm, sigmoid()]).square().sum()
+
+    wanted = torch.autograd.grad(run(False), (x, w, b))
+    evaluated = run(False)
+    run(True)
+    assert mean.count_nonzero() == 6
+    found = torch.autograd.grad(evaluated, (x, w, b))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
 def test_autocast_around_all_of_a_step() -> None:
     """The backward casts nothing of its own, whether autocast is still on there or not."""
     found = []

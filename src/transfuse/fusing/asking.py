@@ -37,8 +37,13 @@ class Answering(fx.Tracer):
         self.assumed = False
         self.running = False
 
-    def stop(self, reason: str) -> Stop:
-        return Stop(reason)
+    def stop(self, reason: str, pending: bool = False) -> Stop:
+        return Stop(reason, pending)
+
+    def may_have(self, proxy: Stand, name: str) -> bool:
+        """Whether a value of which nothing is known may have an attribute, for all one can tell."""
+        kinds = (torch.Size, int, torch.dtype) if proxy.node.meta.get(SIZED) else (Tensor,)
+        return self.fake is not None or any(hasattr(kind, name) for kind in kinds)
 
     def rank(self, proxy: Stand) -> int | None:
         """The number of axes: by example, or as torch's norms expect it with a batch axis."""

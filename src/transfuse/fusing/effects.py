@@ -6,6 +6,7 @@ may move across a write that it would see, nor write where something in between 
 
 import operator
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from torch import nn
 from torch.fx import Node
@@ -75,6 +76,23 @@ class Effects:
             for writer, changed in self.writers:
                 if self.at[writer] > self.at[last] and changed & seen:
                     return f"{writer.name} writes later to what it reads"
+        return ""
+
+    def moved_again(self, nodes: Iterable[Node], fused: AbstractSet[Node]) -> str:
+        """Why autograd would refuse what earlier operations have kept; mostly empty.
+
+        Torch's norms do not tell it that they move running statistics, and chains do. ``fused``:
+        operations of other chains, which keep copies.
+        """
+        for node in nodes:
+            reading = read(node)
+            inplace = reading is None or reading.inplace
+            changed = self.memory(() if inplace else written(node, self.root))
+            for other in self.nodes[: self.at[node]] if changed else ():
+                if other in fused or isinstance(other.target, FusedCall):
+                    continue
+                if other.op.startswith("call") and changed & self.memory(other.all_input_nodes):
+                    return f"{other.name} has read the statistics that it moves"
         return ""
 
     def _shared(self, node: Node) -> frozenset[object]:

@@ -20,7 +20,7 @@ from transfuse.fusing.capture import Captured, capture
 from transfuse.fusing.module_kinds import mentions
 from transfuse.fusing.rewriting import Site, fuse_graph
 from transfuse.fusing.stopping import Untraceable
-from transfuse.fusing.watching import State, hooked_globally, plain
+from transfuse.fusing.watching import State, hooked_globally, same
 
 MOST = 16
 """Versions of one module; for a state that none of them serves, one more is not made."""
@@ -39,12 +39,8 @@ class Given(NamedTuple):
         return (
             self.spec == other.spec
             and self.at == other.at
-            and all(map(_same, self.rest, other.rest))
+            and all(map(same, self.rest, other.rest))
         )
-
-
-def _same(a: object, b: object) -> bool:
-    return a is b or (type(a) is type(b) and plain(a) and plain(b) and a == b)
 
 
 def _given(found: Arguments) -> Given:
@@ -56,7 +52,7 @@ def _given(found: Arguments) -> Given:
 
 
 def _sizes(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    return tuple((each.shape, each.dtype, each.device) for each in tensors)
+    return tuple((each.shape, each.stride(), each.dtype, each.device) for each in tensors)
 
 
 class Version:
@@ -126,8 +122,11 @@ class Version:
 def _like(tensors: Sequence[Tensor], sizes: tuple[Any, ...]) -> bool:
     """Whether tensors have these sizes, in a way that ``torch.compile`` follows."""
     return all(
-        each.shape == shape and each.dtype == dtype and each.device == device
-        for each, (shape, dtype, device) in zip(tensors, sizes, strict=True)
+        each.shape == shape
+        and each.stride() == stride
+        and each.dtype == dtype
+        and each.device == device
+        for each, (shape, stride, dtype, device) in zip(tensors, sizes, strict=True)
     )
 
 
@@ -183,6 +182,11 @@ class Forward:
     def __code__(self) -> Any:
         """Where ``torch.export`` looks, to tell the module in messages."""
         return getattr(self.unfused, "__code__", Forward.__call__.__code__)
+
+    @property
+    def __globals__(self) -> Any:
+        """Where ``torch.jit.script`` looks, to compile the source code that there is not."""
+        raise AttributeError(f"{self.name} is fused: torch.jit.script takes transfuse.unfuse of it")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():

@@ -282,6 +282,7 @@ class _Growing:
         why = (
             self.effects.in_the_way(taken, last)
             or self.effects.written_later(nodes, taken, last)
+            or self.effects.moved_again(nodes, self.others)
             or self._unfit(last, (), then)
         )
         if why:

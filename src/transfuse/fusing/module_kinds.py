@@ -6,6 +6,7 @@ from torch.nn.modules.batchnorm import SyncBatchNorm
 from torch.nn.utils import parametrize
 
 from transfuse.fusing.by_size import other_hooks
+from transfuse.fusing.sources import named_by
 from transfuse.fusing.watching import hooked
 from transfuse.nn.base import Layer
 
@@ -32,10 +33,8 @@ def mentions(module: nn.Module) -> bool:
 
 
 def seems(module: nn.Module) -> bool:
-    """Whether a module is a transposed convolution, or its own forward names the function."""
-    names = {each.__name__ for each in CONVOLUTIONS}
-    code = getattr(type(module).forward, "__code__", None)
-    return transposed(module) or bool(names & {*getattr(code, "co_names", ())})
+    """Whether a module is a transposed convolution, or the code of its class names the function."""
+    return transposed(module) or named_by(type(module), {each.__name__ for each in CONVOLUTIONS})
 
 
 def opaque(module: nn.Module) -> bool:

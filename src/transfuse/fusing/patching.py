@@ -1,6 +1,7 @@
 """What is replaced in torch and in Python while a forward is captured, and given back after it."""
 
 import builtins
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,11 @@ MANAGERS = (
     (torch.autograd.graph.saved_tensors_hooks, "__enter__"),
 )
 """How a forward computes in another way for a while: a graph would not have it."""
+MODES = (
+    "is_inference_mode_enabled", "is_autocast_cpu_enabled", "are_deterministic_algorithms_enabled",
+    "get_default_dtype", "get_autocast_dtype", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype",
+)  # fmt: skip
+"""How a forward asks torch for what may be otherwise in the next call."""
 STANDS = (Stand, Read)
 ONE = threading.RLock()
 """What is replaced in torch for the time of an attempt is given back by the one that took it."""
@@ -157,6 +163,16 @@ def _of_questions(listener: Listener) -> _Replaced:
             raise Stop("asks whether autocast is on")
         return _AUTOCAST(*kind)
 
+    def asks(name: str) -> Callable[..., Any]:
+        ask: Callable[..., Any] = getattr(torch, name)
+
+        def asked(*args: Any) -> Any:
+            if _heard(listener) and not sys._getframe(1).f_code.co_filename.startswith(HERE):
+                raise Stop(f"asks for torch.{name}")
+            return ask(*args)
+
+        return asked
+
     def is_(value: object, kinds: Any) -> bool:
         if type(value) in STANDS and _heard(listener):
             asking = sys._getframe(1).f_code.co_filename
@@ -168,6 +184,7 @@ def _of_questions(listener: Listener) -> _Replaced:
         return type(value) in STANDS or _ISINSTANCE(value, Tensor)
 
     return (
+        *((torch, name, asks(name)) for name in MODES),
         (torch, "is_grad_enabled", grad),
         (torch, "is_autocast_enabled", autocast),
         (torch, "is_tensor", is_tensor),
@@ -181,6 +198,13 @@ def _of_effects(listener: Listener) -> _Replaced:
             raise Stop("prints")
         _PRINT(*args, **kwargs)
 
+    handle = logging.Logger.handle
+
+    def logs(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if _heard(listener):
+            raise Stop("writes to a log")
+        handle(logger, record)
+
     def entered(enter: Callable[..., Any]) -> Callable[..., Any]:
         def enters(manager: Any, *args: Any, **kwargs: Any) -> Any:
             if _heard(listener):
@@ -192,4 +216,5 @@ def _of_effects(listener: Listener) -> _Replaced:
     return (
         *((owner, name, entered(getattr(owner, name))) for owner, name in MANAGERS),
         (builtins, "print", prints),
+        (logging.Logger, "handle", logs),
     )

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from transfuse.fusing.stopping import FIRST_CALL
+
 VALUE = "example_value"
 """Under this name a node's meta has its value, where that is known; tensors are fake ones."""
 SIZED = "sized"
@@ -25,6 +27,8 @@ ASKED = frozenset({
     "is_contiguous", "is_floating_point", "is_complex", "storage_offset", "__len__",
 })  # fmt: skip
 RANK = frozenset({"dim", "ndimension"})
+PRIVATE = frozenset({"grad", "grad_fn", "_base", "_backward_hooks", "_version"})
+"""What autograd notes on a tensor, which another one of the same sizes may have otherwise."""
 
 
 def sized(node: fx.Node) -> bool:
@@ -54,7 +58,9 @@ class Stand(fx.Proxy):
         if value is not None:
             self.tracer.depends(self.node)
             return Tensor if isinstance(value, Tensor) else type(value)
-        return Stand if self.node.meta.get(SIZED) else Tensor
+        if self.node.meta.get(SIZED):
+            raise self.tracer.stop(f"asks what a size is: {FIRST_CALL}", pending=True)
+        return Tensor
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in ("node", "tracer", "root", "attr", "_node"):
@@ -66,7 +72,25 @@ class Stand(fx.Proxy):
             rank = self.tracer.rank(self)
             if rank is not None:
                 return rank
+        self._expect(name)
         return Read(self, name)
+
+    def _expect(self, name: str) -> None:
+        """That there is such an attribute: ``hasattr`` and ``getattr`` may be who asks."""
+        value = self.node.meta.get(VALUE)
+        tensor = isinstance(value, Tensor) or (value is None and self.node.op == "placeholder")
+        if name in PRIVATE or (tensor and not hasattr(Tensor, name)):
+            raise self.tracer.stop(f"asks a tensor for .{name}")
+        if value is None and not tensor and not self.tracer.may_have(self, name):
+            raise self.tracer.stop(f"asks a value for .{name}: {FIRST_CALL}", pending=True)
+        if value is not None and not tensor:
+            self.tracer.depends(self.node)
+            if not hasattr(value, name):
+                raise AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}")
+
+    def __hash__(self) -> int:
+        """That of a size is its value's: it may be looked up in a table."""
+        return int(self.tracer.decided(self, hash)) if self.node.meta.get(SIZED) else id(self)
 
     def __bool__(self) -> bool:
         return bool(self.tracer.decided(self, bool))
@@ -125,7 +149,7 @@ class Read(Stand):
         return self._node
 
     def kind(self) -> type:
-        return Read if self._node is None else super().kind()
+        return Read if self._node is None and self.attr not in READ else super().kind()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.attr in RANK:

@@ -1,5 +1,6 @@
 """Why a forward is no graph, or a module is left whole, with the place in the user's code."""
 
+import logging
 import traceback
 from pathlib import Path
 from typing import NamedTuple
@@ -7,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 FIRST_CALL = "decided at the first call"
-HERE = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
+HERE = tuple(str(Path(each).parent) for each in (__file__, torch.__file__, logging.__file__))
 """Where code is not the user's."""
 LEFT = "left to torch, which is faster"
 """How a reason begins where a transposed convolution could be fused."""

@@ -1,9 +1,11 @@
 """One attempt at a forward: run with what stands for tensors, and each operation is a node."""
 
+import gc
 import threading
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Any
+from weakref import ref
 
 from torch import Tensor, fx, nn
 from torch._guards import detect_fake_mode
@@ -19,6 +21,7 @@ from transfuse.fusing.module_kinds import opaque, weight_hooks
 from transfuse.fusing.patching import ONE, Recording, modes, patched
 from transfuse.fusing.paths import above, under
 from transfuse.fusing.proxies import SIZED, VALUE, Stand, sized
+from transfuse.fusing.sources import unreadable
 from transfuse.fusing.stopping import FIRST_CALL, Left, Stop, told
 from transfuse.fusing.undoing import draw_again, drawn, restored
 
@@ -52,6 +55,7 @@ class Tracer(Answering):
         self.thread = threading.get_ident()
         self.names: dict[int, str] = {}
         self.read: dict[str, Stand] = {}
+        self.stands: list[ref[Stand]] = []
         self.modules: dict[int, str] = {}
         for path, module in root.named_modules(remove_duplicate=False):
             self.modules.setdefault(id(module), path)
@@ -72,7 +76,7 @@ class Tracer(Answering):
             with ONE, bypassed(), restored(self.root) as changed, patched(self), Recording(self):
                 args, kwargs = self._placeholders(forward, given)
                 self.running = True
-                result = forward(*args, **kwargs)
+                result = self._run(forward, args, kwargs)
                 leaves, self.returns = pytree.tree_flatten(result)
                 if self.returns.is_leaf():
                     self.returns = None
@@ -83,15 +87,18 @@ class Tracer(Answering):
                 for module, name in changed():
                     path = self.modules.get(id(module))
                     if path in self.traced:
-                        raise Stop(f"changes what is in self.{name}")
+                        raise Stop(f"changes what is in {name}")
                     if path in answered:
                         raise Stop(f"asks for sizes of what {path} gives, which changes {name}")
                 if drawn() != before:
                     raise Stop("draws Python's or NumPy's random numbers")
+                del args, kwargs, result, leaves
+            self._expect_let_go()
         except Stop as stop:
             stop.reason = told(stop.reason, stop)
             return stop
         except Exception as error:
+            self.running = False  # what the error holds is shown, not asked
             line = (str(error).splitlines() or [""])[0]
             waits = f": {FIRST_CALL}" if given is None else ""
             return Stop(told(f"{type(error).__name__}: {line}{waits}", error), given is None)
@@ -104,6 +111,19 @@ class Tracer(Answering):
             if node.meta.setdefault(SIZED, False) and not node.users:
                 self.graph.erase_node(node)  # Python asked, and has its answer
         return None
+
+    def _run(self, forward: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        if why := unreadable(forward):
+            raise Stop(why)
+        return forward(*args, **kwargs)
+
+    def _expect_let_go(self) -> None:
+        """What stood for values is gone with the call, unless the forward has put it somewhere."""
+        self.read.clear()
+        if any(each() is not None for each in self.stands):
+            gc.collect()  # functions that call themselves hold their own variables
+            if any(each() is not None for each in self.stands):
+                raise Stop("keeps a value of the call for later")
 
     def answered(self) -> set[str]:
         """The modules left whole whose results decided something in Python, with all in them."""
@@ -155,7 +175,7 @@ class Tracer(Answering):
             for name in hooks:
                 call = (hooked_weight, (m, name))
                 held[name] = self.create_proxy("call_function", *call, {})
-            result = self.original(m)(*args, **kwargs)
+            result = self._run(self.original(m), args, kwargs)
         finally:
             held.update(kept)
         self.stack.pop()  # not where it stopped: there it tells in which module
@@ -179,7 +199,9 @@ class Tracer(Answering):
     # Nodes.
 
     def proxy(self, node: fx.Node) -> Stand:
-        return Stand(node, self)
+        stand = Stand(node, self)
+        self.stands.append(ref(stand))
+        return stand
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, fx.Proxy):

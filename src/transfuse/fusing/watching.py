@@ -1,10 +1,12 @@
 """What Python read of modules while they were captured, and whether all of it still is so."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from functools import partial
 from itertools import repeat
 from operator import getitem, is_, is_not
 from typing import Any
+from weakref import ref
 
 from torch import Tensor
 from torch.nn import Module
@@ -17,6 +19,7 @@ OURS = frozenset({"forward", "explain"})
 KEPT = frozenset(vars(Module())) - {"training"}
 """What ``torch.nn.Module`` keeps for itself: tensors, children and hooks are looked at apart."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
+HELD = (*PLAIN, tuple, list, set, frozenset, dict)
 
 
 def hooked(module: Module) -> bool:
@@ -41,6 +44,23 @@ def plain(value: object) -> bool:
     if isinstance(value, dict):
         return all(map(plain, value)) and all(map(plain, value.values()))
     return isinstance(value, PLAIN)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are one, or plain ones that no forward can tell apart: -0.0 is not 0.0,
+    and neither are 1, 1.0 and True the same.
+    """
+    if a is b:
+        return True
+    if type(a) is not type(b) or not isinstance(a, HELD):
+        return False
+    if isinstance(a, float | complex):
+        return repr(a) == repr(b)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return same([*a.items()], [*b.items()])
+    return plain(a) and bool(a == b)
 
 
 def _contents(value: Any) -> tuple[Any, ...]:
@@ -93,7 +113,7 @@ class State:
                 self._dictionaries.append(held[name])
         self._counts = list(map(len, self._dictionaries))
         self.shapes = [
-            (module, name, tensor.shape, tensor.dtype, tensor.device)
+            (module, name, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
             for module, name in shaped
             if isinstance(tensor := getattr(module, name, None), Tensor)
         ]
@@ -139,7 +159,7 @@ class State:
                 self._counted()
                 and all(map(is_, map(type, self.modules), self._kinds))
                 and all(map(is_not, map(getitem, *self._tensors), repeat(None)))
-                and all(_kept(room[name]) == value for room, name, value in self._filled)
+                and all(_still(room[name], kept) for room, name, kept in self._filled)
                 and self._shaped()
             )
         except KeyError:  # one is not there any more
@@ -147,18 +167,18 @@ class State:
 
     def _shaped(self) -> bool:
         """Whether the tensors that were asked for their sizes have the same ones."""
-        for module, name, shape, dtype, device in self.shapes:
+        for module, name, shape, stride, dtype, device in self.shapes:
             tensor = getattr(module, name)
-            if tensor.shape != shape or tensor.dtype != dtype or tensor.device != device:
+            if tensor.shape != shape or tensor.stride() != stride:
+                return False
+            if tensor.dtype != dtype or tensor.device != device:
                 return False
         return True
 
     def _equal(self) -> list[Any]:
         """The values that there are now, if they mean the same; else KeyError."""
         now = list(map(getitem, self._rooms, self._names))
-        for new, old in zip(now, self._values, strict=True):
-            if new is old or (type(new) is type(old) and plain(new) and new == old):
-                continue
+        if not all(map(same, now, self._values)):
             raise KeyError
         return now
 
@@ -190,5 +210,30 @@ class State:
 
 
 def _kept(value: Any) -> Any:
-    """What a container holds, to be compared: what is no plain value by its identity."""
-    return deepcopy(value) if plain(value) else tuple(map(id, _contents(value)))
+    """What a container holds, to be compared later."""
+    return deepcopy(value) if plain(value) else tuple(map(_found_again, _contents(value)))
+
+
+def _found_again(item: Any) -> Callable[[], Any]:
+    """What gives an item back without keeping it alive, where it can be so.
+
+    An id would not do: the next object may be where this one was.
+    """
+    try:
+        return ref(item)
+    except TypeError:
+        return partial(_itself, item)
+
+
+def _itself(item: Any) -> Any:
+    return item
+
+
+def _still(value: Any, kept: Any) -> bool:
+    """Whether a container holds what it did: what is no plain value by its identity."""
+    if not isinstance(kept, tuple):
+        return same(value, kept)
+    contents = _contents(value)
+    return len(contents) == len(kept) and all(
+        found() is item for found, item in zip(kept, contents, strict=True)
+    )
