@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from transfuse.maths import eq, where
-from transfuse.maths.expr import Call, Expr, Name, X, call, folded
+from transfuse.maths.expr import Call, Expr, Name, X, folded
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import ONE, PRIMITIVES, ZERO, derivative
 from transfuse.reverse.adaptive import adaptive
 from transfuse.reverse.axes import axes_of
 from transfuse.reverse.factors import factored
+from transfuse.reverse.narrow import by_part, narrowest, replaced
 from transfuse.reverse.shares import EXTREMES, SHARES
 from transfuse.reverse.steps import Step, each_leg, fold_leg, same
 from transfuse.reverse.tape import Joined, Reduced, Region, Shuffled, Slid, Taken, Tape
@@ -95,6 +96,7 @@ class Reversal:
         self.slope: Slope | None = None
         self._pulls: dict[int, list[Buffer]] = {}  # gradients of statistics, one for every place
         self._sums: dict[tuple[object, ...], str] = {}  # what several sums of a region share
+        self._passed: dict[int, tuple[Name, Expr]] = {}  # of a region: the gradient by a part of it
         self._commons: dict[int, tuple[Expr, Name]] = {}  # of a region: what is stored of it
         self._made = 0
 
@@ -223,6 +225,7 @@ class Reversal:
         """The gradient by a region's values, and on the way by all that met them."""
         own = {each for taken in region.taken for each in taken.statistics}
         made = Buffer(region.buffer.dims)
+        adjoint = self._narrowed(region, adjoint, names)
         self._common(region, adjoint, names, made)
         for taken in reversed(region.taken):
             self._pull(region, adjoint, names, taken.statistics)
@@ -254,8 +257,26 @@ class Reversal:
         if groups == 1:
             self.slope = Slope(self.steps[-1], expr, {n: reads[n].buffer for n in expr.names})
 
+    def _narrowed(self, region: Region, adjoint: Expr, names: Names) -> Expr:
+        """The adjoint as a multiple of the part that all gradients pass through, where it has one.
+
+        The gradient by that part has a name, as ``g`` has.
+        """
+        sought = ["x", *(name for name, value in region.values.items() if self._sought(value))]
+        known = {name for name, value in region.values.items() if isinstance(value, Statistic)}
+        part = narrowest(adjoint, sought, known | names.keys() - {*sought})
+        change = G if part is None else by_part(adjoint, part)
+        if part is None or change is G:
+            return adjoint
+        self._made += 1
+        name = f"by{self._made}"
+        self._passed[id(region)] = symbol(name), change
+        names[name] = names["g"]
+        return symbol(name) * part
+
     def _common(self, region: Region, adjoint: Expr, names: Names, made: Buffer) -> None:
-        """Store what several gradients of a region would each compute, if that takes them long.
+        """Store what several gradients of a region would each compute, if that takes them long:
+        the gradient by the part that they pass through, or another part.
 
         It lies where the gradient by the values will, and so takes no memory: that one is the last
         to read it.
@@ -266,10 +287,11 @@ class Reversal:
         for change in {*changes}:
             for part in change.walk():
                 users[part] = users.get(part, 0) + 1
+        passed = self._passed.get(id(region))
         worth = {
-            part: (count - 1) * _inexact(part)
+            part: (count - 1) * _inexact(passed[1] if passed and part is passed[0] else part)
             for part, count in users.items()
-            if isinstance(part, Call) and not part.logical and "x" in part.names
+            if not part.logical
         }
         piece = max(worth, key=lambda part: worth[part], default=None)
         if piece is None or worth[piece] < self.common or written_out(piece, 1) > LARGEST:
@@ -284,7 +306,7 @@ class Reversal:
     def _known(self, region: Region, expr: Expr) -> Expr:
         """An expression with what is stored of it by name."""
         known = self._commons.get(id(region))
-        return expr if known is None else _replaced(expr, *known)
+        return expr if known is None else replaced(expr, *known)
 
     def _by_operand(
         self, region: Region, name: str, value: Given, change: Expr, names: Names
@@ -429,6 +451,8 @@ class Reversal:
         self, region: Region, expr: Expr, names: Names, groups: int = 1
     ) -> tuple[Expr, int, dict[str, Seen]]:
         """An expression in pieces that kernels take, its groups of channels, what it reads."""
+        if id(region) in self._passed:
+            expr = replaced(expr, *self._passed[id(region)])
         while written_out(expr, 1) > LARGEST:
             piece = max(_pieces(expr), key=lambda each: each[1])[0]
             self._made += 1
@@ -437,7 +461,7 @@ class Reversal:
             of, own, reads = self._read(region, piece, names)
             self._each(f"{_back(region)} · a piece", Seen(made, grouped(own)), of, reads)
             names[name] = _whole(Seen(made, same), region)
-            expr = _replaced(expr, piece, symbol(name))
+            expr = replaced(expr, piece, symbol(name))
         used = {name: names[name] for name in expr.names}
         groups = max([groups, *(each.groups for each in used.values())])
         return expr, groups, {name: each.seen(groups) for name, each in used.items()}
@@ -512,14 +536,6 @@ def _pieces(expr: Expr) -> Iterator[tuple[Expr, int]]:
 
 
 def _inexact(expr: Expr) -> int:
-    """Its parts that are more than plain arithmetic."""
-    calls = (each for each in expr.walk() if isinstance(each, Call))
+    """Its parts that are more than plain arithmetic, of those that differ from value to value."""
+    calls = (each for each in expr.walk() if isinstance(each, Call) and "x" in each.names)
     return sum(not PRIMITIVES[each.primitive].exact for each in calls)
-
-
-def _replaced(expr: Expr, part: Expr, by: Name) -> Expr:
-    def apply(each: Call, parts: list[Expr]) -> Expr:
-        return by if each is part else call(each.primitive, *parts)
-
-    found: Expr = folded(expr, lambda each: each, apply)
-    return found
