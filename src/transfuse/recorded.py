@@ -5,11 +5,12 @@ where none of them is at work, autograd is all that looks, and the way to it is 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._C._autograd import _profiler_enabled
+from torch._C._autograd import _top_saved_tensors_default_hooks as _hooks
 from torch.compiler import is_dynamo_compiling
 
 from transfuse import plain, settings
@@ -51,7 +52,7 @@ class Learned:
     """A chain that autograd sees as one node.
 
     ``run`` computes it. Its gradients keep what came in, and more where ``keeps`` says so: that is
-    the forward call which gives it beside the result.
+    the forward call which gives it beside the result. ``told``: they read the result itself.
     """
 
     def __init__(
@@ -61,21 +62,23 @@ class Learned:
         backend: str | None,
         run: Executable,
         keeps: "Keeping | None" = None,
+        told: bool = False,
     ) -> None:
         self.chain, self.problem, self.backend = chain, problem, backend
-        self.run, self.keeps = run, keeps
+        self.run, self.keeps, self.told = run, keeps, told
         self.recorded = Recorded(chain, problem, backend)
 
     @classmethod
     def of(cls, chain: Chain, problem: Problem, backend: str | None, run: Executable) -> "Learned":
         """A chain that keeps what its plan says."""
         # Inference needs none of it: an import of the package leaves it alone.
-        from transfuse.gradients import keeping
+        from transfuse.gradients import keeping, told
 
         keeps = keeping(chain, problem, settings.backend())
         if keeps is not None and backend not in (None, keeps.backend.name):
             keeps = None
-        return cls(chain, problem, backend, run, keeps)
+        tells = keeps is None and told(chain, problem, settings.backend())
+        return cls(chain, problem, backend, run, keeps, tells)
 
     def __call__(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
@@ -92,7 +95,7 @@ class Learned:
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
     ) -> "Learned":
         run = settled(self.run, x, weight, operands, out)
-        return Learned(self.chain, self.problem, self.backend, run, self.keeps)
+        return Learned(self.chain, self.problem, self.backend, run, self.keeps, self.told)
 
     def forward(
         self, x: Tensor, weight: Tensor, *given: Tensor
@@ -110,7 +113,13 @@ class Learned:
         return self.run(x, weight, named), list(seen.values()), []
 
     def backward(
-        self, wanted: tuple[bool, ...], grad: Tensor, x: Tensor, weight: Tensor, *saved: Tensor
+        self,
+        wanted: tuple[bool, ...],
+        result: Tensor | None,
+        grad: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        *saved: Tensor,
     ) -> list[Tensor | None]:
         """The gradients by input, weight and operands, of those wanted."""
         from transfuse.gradients import gradients
@@ -127,7 +136,8 @@ class Learned:
         names = (INPUT, WEIGHT, *named)
         asked = [name for name, wants in zip(names, wanted, strict=True) if wants]
         with without_autocast(x):
-            by_name = gradients(self.chain, self.problem, grad, x, weight, named, asked, kept)
+            tensors = (grad, x, weight, named)
+            by_name = gradients(self.chain, self.problem, *tensors, asked, kept, result)
         return [
             _lying_as(tensor, by_name[name]) if name in by_name else None
             for name, tensor in zip(names, (x, weight, *given), strict=True)
@@ -141,6 +151,21 @@ def _lying_as(tensor: Tensor, gradient: Tensor) -> Tensor:
     return torch.empty_like(tensor, dtype=gradient.dtype).copy_(gradient)
 
 
+class _Result(NamedTuple):
+    """A result for its gradients, unless somebody writes to it before them."""
+
+    tensor: Tensor
+    version: int
+
+    @classmethod
+    def of(cls, y: Tensor) -> "_Result":
+        return cls(y.detach(), y._version)
+
+    @property
+    def unchanged(self) -> Tensor | None:
+        return self.tensor if self.tensor._version == self.version else None
+
+
 class _Chain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, learned: Learned, *tensors: Tensor) -> Tensor:
@@ -148,9 +173,13 @@ class _Chain(torch.autograd.Function):
         y, seen, kept = learned.forward(x, weight, *given)
         ctx.learned = learned
         ctx.save_for_backward(x, weight, *seen, *kept)
+        # Saved as torch saves tensors it would forbid writes. Hooks have tensors kept elsewhere.
+        ctx.result = _Result.of(y) if learned.told and _hooks(False) is None else None
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         learned: Learned = ctx.learned
-        return None, *learned.backward(ctx.needs_input_grad[1:], grad, *ctx.saved_tensors)
+        result = ctx.result and ctx.result.unchanged
+        ctx.result = None  # as what torch saved is let go; a second time does without
+        return None, *learned.backward(ctx.needs_input_grad[1:], result, grad, *ctx.saved_tensors)

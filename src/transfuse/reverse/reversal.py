@@ -19,6 +19,7 @@ from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import ONE, PRIMITIVES, ZERO, derivative
 from transfuse.reverse.adaptive import adaptive
 from transfuse.reverse.axes import axes_of
+from transfuse.reverse.by_result import by_result
 from transfuse.reverse.factors import factored
 from transfuse.reverse.narrow import by_part, narrowest, replaced
 from transfuse.reverse.shares import EXTREMES, SHARES
@@ -43,6 +44,8 @@ SHARED = 8
 """Values that a sum which others share goes over, at least."""
 G = symbol("g")
 """The gradient that comes in."""
+RESULT = symbol("result")
+"""The chain's result."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,13 @@ class Reversal:
     ``wanted``: operands whose gradients are asked for; ``common``: costly parts that gradients of a
     region must save before something is stored for them; ``found``: the parts of each operand's
     gradient, one for every place where it is used, as buffers of its values in their order.
+    ``result``: the chain's, where it is known; what it tells is read of it.
     """
 
-    def __init__(self, tape: Tape, wanted: Collection[str], common: int) -> None:
-        self.tape, self.wanted, self.common = tape, wanted, common
+    def __init__(
+        self, tape: Tape, wanted: Collection[str], common: int, result: Buffer | None = None
+    ) -> None:
+        self.tape, self.wanted, self.common, self.result = tape, wanted, common, result
         self.steps: list[Step] = []
         self.found: dict[str, list[Buffer]] = {}
         self.slope: Slope | None = None
@@ -453,6 +459,9 @@ class Reversal:
         """An expression in pieces that kernels take, its groups of channels, what it reads."""
         if id(region) in self._passed:
             expr = replaced(expr, *self._passed[id(region)])
+        if self.result is not None and region is self.tape.regions[-1]:
+            expr = by_result(expr, region.expr, RESULT)
+            names[RESULT.name] = _whole(Seen(self.result, same), region)
         while written_out(expr, 1) > LARGEST:
             piece = max(_pieces(expr), key=lambda each: each[1])[0]
             self._made += 1
