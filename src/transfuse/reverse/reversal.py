@@ -45,7 +45,7 @@ SHARED = 8
 G = symbol("g")
 """The gradient that comes in."""
 RESULT = symbol("result")
-"""The chain's result."""
+"""The values of a region at its end, such as the chain's result."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Reversal:
         self._sums: dict[tuple[object, ...], str] = {}  # what several sums of a region share
         self._passed: dict[int, tuple[Name, Expr]] = {}  # of a region: the gradient by a part of it
         self._commons: dict[int, tuple[Expr, Name]] = {}  # of a region: what is stored of it
+        self._ends: dict[int, Buffer] = {}  # of a region: its values at the end, until written over
         self._made = 0
 
     def back(self, gradient: Seen) -> Seen:
@@ -230,7 +231,8 @@ class Reversal:
     def _region(self, region: Region, adjoint: Expr, incoming: Seen, names: Names) -> Seen:
         """The gradient by a region's values, and on the way by all that met them."""
         own = {each for taken in region.taken for each in taken.statistics}
-        made = Buffer(region.buffer.dims)
+        # Gradients lie where what they are read from does, element by element.
+        made = self._ends.get(id(region)) or Buffer(region.buffer.dims)
         adjoint = self._narrowed(region, adjoint, names)
         self._common(region, adjoint, names, made)
         for taken in reversed(region.taken):
@@ -308,6 +310,7 @@ class Reversal:
         self._each(f"{_back(region)} · in common", Seen(made, grouped(groups)), expr, reads)
         names[name] = _whole(Seen(made, same), region)
         self._commons[id(region)] = piece, symbol(name)
+        self._ends.pop(id(region), None)
 
     def _known(self, region: Region, expr: Expr) -> Expr:
         """An expression with what is stored of it by name."""
@@ -459,9 +462,10 @@ class Reversal:
         """An expression in pieces that kernels take, its groups of channels, what it reads."""
         if id(region) in self._passed:
             expr = replaced(expr, *self._passed[id(region)])
-        if self.result is not None and region is self.tape.regions[-1]:
+        end = self.result if region is self.tape.regions[-1] else self._ends.get(id(region))
+        if end is not None:
             expr = by_result(expr, region.expr, RESULT)
-            names[RESULT.name] = _whole(Seen(self.result, same), region)
+            names[RESULT.name] = _whole(Seen(end, same), region)
         while written_out(expr, 1) > LARGEST:
             piece = max(_pieces(expr), key=lambda each: each[1])[0]
             self._made += 1
@@ -482,6 +486,7 @@ class Reversal:
         made = Buffer(region.buffer.dims)
         expr, groups, reads = self._read(region, region.expr, names)
         self._each(" · ".join(region.stages), Seen(made, grouped(groups)), expr, reads)
+        self._ends[id(region)] = made
         return Seen(made, same)
 
     # Names.
