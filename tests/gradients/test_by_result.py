@@ -62,6 +62,8 @@ def test_which_chains() -> None:
     # Nothing to tell, values before it are read, it was rounded.
     assert not told(Chain(conv, s.add("b")), PROBLEM, None)
     assert not told(Chain(conv, s.scale("b"), s.relu()), PROBLEM, None)
+    for stage in (s.sigmoid(), s.softsign(), s.silu()):  # the result says a part of it
+        assert not told(Chain(conv, stage), PROBLEM, None)
     rounded = Problem.parse("n2 ci4 co6 i5x6 k3 s2 p1 bf16 cpu")
     assert not told(Chain(conv, s.relu()), rounded, None)
 

@@ -339,7 +339,7 @@ class Backward:
         again, slope = first[0], reversal.slope
         readers = [step for step in steps if convolved in touched(step)[1]]
         apart = slope is None or len(tape.regions) > 1 or readers != [slope.step]
-        if apart or self.kept or slope is None:
+        if apart or RESULT in reads or self.kept or slope is None:
             return part
         merged = self._with_slope(backend, slope, convolved)
         rest = [step for step in steps if step is not again and step is not slope.step]
