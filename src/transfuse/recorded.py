@@ -5,7 +5,7 @@ where none of them is at work, autograd is all that looks, and the way to it is 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -151,21 +151,6 @@ def _lying_as(tensor: Tensor, gradient: Tensor) -> Tensor:
     return torch.empty_like(tensor, dtype=gradient.dtype).copy_(gradient)
 
 
-class _Result(NamedTuple):
-    """A result for its gradients, unless somebody writes to it before them."""
-
-    tensor: Tensor
-    version: int
-
-    @classmethod
-    def of(cls, y: Tensor) -> "_Result":
-        return cls(y.detach(), y._version)
-
-    @property
-    def unchanged(self) -> Tensor | None:
-        return self.tensor if self.tensor._version == self.version else None
-
-
 class _Chain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, learned: Learned, *tensors: Tensor) -> Tensor:
@@ -174,12 +159,15 @@ class _Chain(torch.autograd.Function):
         ctx.learned = learned
         ctx.save_for_backward(x, weight, *seen, *kept)
         # Saved as torch saves tensors it would forbid writes. Hooks have tensors kept elsewhere.
-        ctx.result = _Result.of(y) if learned.told and _hooks(False) is None else None
+        told = learned.told and _hooks(False) is None
+        ctx.result = (y.detach(), y._version) if told else None
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         learned: Learned = ctx.learned
-        result = ctx.result and ctx.result.unchanged
+        result, version = ctx.result or (None, 0)
         ctx.result = None  # as what torch saved is let go; a second time does without
+        if result is not None and result._version != version:
+            result = None  # somebody wrote to it
         return None, *learned.backward(ctx.needs_input_grad[1:], result, grad, *ctx.saved_tensors)
