@@ -29,24 +29,37 @@ def gradients(
     operands: Mapping[str, Tensor],
     wanted: Collection[str],
     kept: Sequence[Tensor] = (),
+    result: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """The gradients of ``(grad * y).sum()``, y the chain's result, by those of its tensors wanted.
 
-    ``kept``: what the forward call kept, as ``keeping`` says. Nothing is written to the operands,
-    running statistics among them.
+    ``kept``: what the forward call kept, as ``keeping`` says; ``result``: y, where ``told`` says
+    that it serves. Nothing is written to the operands, running statistics among them.
     """
     if not wanted:
         return {}
     backward = None
     if problem.batch and not plain.why_not((grad, x, weight, *operands.values(), *kept)):
-        backend = settings.backend()
+        backend, names = settings.backend(), frozenset(wanted)
         keeps = keeping(chain, problem, backend) if kept else None
-        backward = _backward(chain, problem, frozenset(wanted), backend, keeps and keeps.kept)
+        if result is not None:
+            backward = _told(chain, problem, names, backend)
+        backward = backward or _backward(chain, problem, names, backend, keeps and keeps.kept)
     if backward is None:
         return _by_autograd(chain, problem, grad, x, weight, operands, wanted)
     with torch.no_grad():
-        found = backward(grad, x, weight, operands, kept)
+        found = backward(grad, x, weight, operands, kept, result)
     return {name: found[name] for name in wanted}
+
+
+def told(chain: Chain, problem: Problem, asked: str | None) -> bool:
+    """Whether the result tells gradients by all tensors what they read of the values before it.
+
+    It is there in any case, and what a layer that follows reads; so nothing is kept for it.
+    """
+    if chain.updates or not problem.batch:
+        return False
+    return _told(chain, problem, _learnt(chain, problem), asked) is not None
 
 
 @lru_cache(maxsize=4096)
@@ -79,7 +92,8 @@ def plan_backward(chain: Chain, problem: Problem) -> Plan:
     keeps = keeping(chain, problem, asked)
     if keeps is not None:
         return keeps.plan()
-    backward = _backward(chain, problem, _learnt(chain, problem), asked)
+    names = _learnt(chain, problem)
+    backward = _told(chain, problem, names, asked) or _backward(chain, problem, names, asked)
     if backward is not None:
         return backward.plan()
     forward = staged(chain, problem, ELEMENTS[problem.dtype].itemsize)
@@ -111,6 +125,18 @@ def _by_autograd(
         y = evaluated(chain, problem, leaves[INPUT], leaves[WEIGHT], given)
     found = pulled_back(y, [leaves[name] for name in wanted], grad)
     return dict(zip(wanted, found, strict=True))
+
+
+@lru_cache(maxsize=4096)
+def _told(
+    chain: Chain, problem: Problem, wanted: frozenset[str], asked: str | None
+) -> Backward | None:
+    """The gradients by the result, where it tells what they read: it was not rounded."""
+    element = ELEMENTS[problem.dtype]
+    if element.compute is not element.dtype or _backward(chain, problem, wanted, asked) is None:
+        return None
+    found = Backward(_chosen(chain, problem, asked)[0], chain, problem, wanted, told=True)
+    return found if found.told else None
 
 
 @lru_cache(maxsize=4096)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch._C._autograd import _profiler_enabled
+from torch._C._autograd import _top_saved_tensors_default_hooks as _hooks
 from torch.compiler import is_dynamo_compiling
 
 from transfuse import plain, settings
@@ -51,7 +52,7 @@ class Learned:
     """A chain that autograd sees as one node.
 
     ``run`` computes it. Its gradients keep what came in, and more where ``keeps`` says so: that is
-    the forward call which gives it beside the result.
+    the forward call which gives it beside the result. ``told``: they read the result itself.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Learned:
         backend: str | None,
         run: Executable,
         keeps: "Keeping | None" = None,
+        told: bool = False,
     ) -> None:
         self.chain, self.problem, self.backend = chain, problem, backend
-        self.run, self.keeps = run, keeps
+        self.run, self.keeps, self.told = run, keeps, told
         self.statistics = chain.statistics
         self.recorded = Recorded(chain, problem, backend)
 
@@ -71,12 +73,13 @@ class Learned:
     def of(cls, chain: Chain, problem: Problem, backend: str | None, run: Executable) -> "Learned":
         """A chain that keeps what its plan says."""
         # Inference needs none of it: an import of the package leaves it alone.
-        from transfuse.gradients import keeping
+        from transfuse.gradients import keeping, told
 
         keeps = keeping(chain, problem, settings.backend())
         if keeps is not None and backend not in (None, keeps.backend.name):
             keeps = None
-        return cls(chain, problem, backend, run, keeps)
+        tells = keeps is None and told(chain, problem, settings.backend())
+        return cls(chain, problem, backend, run, keeps, tells)
 
     def __call__(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
@@ -93,7 +96,7 @@ class Learned:
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
     ) -> "Learned":
         run = settled(self.run, x, weight, operands, out)
-        return Learned(self.chain, self.problem, self.backend, run, self.keeps)
+        return Learned(self.chain, self.problem, self.backend, run, self.keeps, self.told)
 
     def forward(
         self, x: Tensor, weight: Tensor, *given: Tensor
@@ -111,7 +114,13 @@ class Learned:
         return self.run(x, weight, named), seen, []
 
     def backward(
-        self, wanted: tuple[bool, ...], grad: Tensor, x: Tensor, weight: Tensor, *saved: Tensor
+        self,
+        wanted: tuple[bool, ...],
+        result: Tensor | None,
+        grad: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        *saved: Tensor,
     ) -> list[Tensor | None]:
         """The gradients by input, weight and operands, of those wanted."""
         from transfuse.gradients import gradients
@@ -128,7 +137,8 @@ class Learned:
         names = (INPUT, WEIGHT, *named)
         asked = [name for name, wants in zip(names, wanted, strict=True) if wants]
         with without_autocast(x):
-            by_name = gradients(self.chain, self.problem, grad, x, weight, named, asked, kept)
+            tensors = (grad, x, weight, named)
+            by_name = gradients(self.chain, self.problem, *tensors, asked, kept, result)
         return [
             _lying_as(tensor, by_name[name]) if name in by_name else None
             for name, tensor in zip(names, (x, weight, *given), strict=True)
@@ -149,9 +159,16 @@ class _Chain(torch.autograd.Function):
         y, seen, kept = learned.forward(x, weight, *given)
         ctx.learned = learned
         ctx.save_for_backward(x, weight, *seen, *kept)
+        # Saved as torch saves tensors it would forbid writes. Hooks have tensors kept elsewhere.
+        told = learned.told and _hooks(False) is None
+        ctx.result = (y.detach(), y._version) if told else None
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         learned: Learned = ctx.learned
-        return None, *learned.backward(ctx.needs_input_grad[1:], grad, *ctx.saved_tensors)
+        result, version = ctx.result or (None, 0)
+        ctx.result = None  # as what torch saved is let go; a second time does without
+        if result is not None and result._version != version:
+            result = None  # somebody wrote to it
+        return None, *learned.backward(ctx.needs_input_grad[1:], result, grad, *ctx.saved_tensors)

@@ -77,3 +77,41 @@ def test_small_sweeps_stay_one() -> None:
     values = views(given, tuple(out.shape))
     sweep = Each(view(4, out), parse("x * rsqrt(row)"), values)
     assert hoisting.hoisted(sweep) == (sweep, (), 0)
+
+
+@pytest.mark.parametrize("per_group", [4, 8])
+def test_a_value_for_each_channel_where_groups_would_make_short_rows(
+    monkeypatch: pytest.MonkeyPatch, per_group: int
+) -> None:
+    """Channels innermost: without the parts taken out a row is the channels of one group."""
+    generator = torch.Generator().manual_seed(0)
+    n, groups, h, w = 2, 6, 24, 35
+    sizes = (n, groups, per_group, h, w)
+    x, out = (torch.rand(n, h, w, groups * per_group, generator=generator) for _ in range(2))
+    mean, gain = torch.rand(n, groups), torch.rand(groups * per_group)
+    step = groups * per_group
+    large = (h * w * step, per_group, 1, w * step, step)
+    named = (
+        ("x", View(0, x.dtype, sizes, large)),
+        ("mean", View(1, x.dtype, sizes, (groups, 1, 0, 0, 0))),
+        ("gain", View(2, x.dtype, sizes, (0, per_group, 1, 0, 0))),
+    )
+    sums = torch.empty(n, groups, per_group)
+    expr = parse("(x - mean * 2.0) * gain")
+    each = Each(View(3, x.dtype, sizes, large), expr, named)
+    fold = Fold((View(3, x.dtype, sizes[:3], sums.stride()),), "sum", named, expr)
+    for sweep, to in ((each, out), (fold, sums)):
+        rest, before, _ = hoisting.hoisted(sweep)
+        assert [str(part.expr) for part in before] == ["mean * 2.0"]
+        ready = sweeps._ready(rest)
+        last = ready._sweep.kept - 1  # the row
+        assert ready._sweep.sizes[last] == groups * per_group
+        found = result(sweep, [x, mean, gain], to)
+        with monkeypatch.context() as patch:
+            patch.setattr(hoisting, "SHORT", 0)
+            assert hoisting.hoisted(sweep) == (sweep, (), 0)
+            expected = result(sweep, [x, mean, gain], to)
+        if sweep is each:
+            assert torch.equal(found, expected)
+        else:  # other rows, and so other sums in the compute type before double takes over
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)

@@ -124,3 +124,24 @@ def test_elements_that_change_their_order(
     exact(
         Each(out, parse("x + y - z"), (("x", values), ("y", view(slots, some)), ("z", full))), slots
     )
+
+
+@pytest.mark.parametrize("hw", [(37, 41), (85, 4)], ids=str)
+@pytest.mark.parametrize("per_sample", [False, True], ids=["channels", "channels of a sample"])
+def test_one_row_again_and_again(isa: str, hw: tuple[int, int], per_sample: bool) -> None:
+    """Values for each channel, met by blocks of 85 rows: those of another sample are others."""
+    n, c = 3, 24
+    slots: list[Tensor] = []
+    like = laid(n, c, *hw, last=True)
+    each = torch.empty(n if per_sample else 1, c, 1, 1, device="meta").expand(n, c, *hw)
+    named = (("x", view(slots, like)), ("a", view(slots, each)), ("b", view(slots, each)))
+    expr = parse("(x - a) * b + a")
+    exact(Each(view(slots, like), expr, named), slots)
+    sums = View(len(slots), torch.float32, (n, c), (c, 1))
+    exact(Fold((sums,), "sum", named, expr), [*slots, torch.empty(n * c)])
+    across = tuple(
+        (name, View(v.slot, v.dtype, (c, n, *hw), (v.strides[1], v.strides[0], *v.strides[2:])))
+        for name, v in named
+    )
+    total = View(len(slots), torch.float32, (c,), (1,))
+    exact(Fold((total,), "sum", across, expr), [*slots, torch.empty(c)])

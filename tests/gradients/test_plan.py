@@ -44,11 +44,12 @@ def test_the_operators_have_one(slug: str, device: str) -> None:
         assert plan.flops == chain.core(case.problem).flops() * (3 if again else 2)
 
 
-def test_sums_are_shared() -> None:
-    """A norm's four gradients take two sums over the values."""
+@pytest.mark.parametrize("behind", [[], [s.relu()], [s.silu()], [s.clamp(-1.0, 1.0), s.tanh()]])
+def test_sums_are_shared(behind: list[s.Stage]) -> None:
+    """A norm's four gradients take two sums over the values, whatever stands behind it."""
     problem = Problem.parse("n2 ci4 co8 i9x9 k3 s2 p1")
     for norm in (s.group_norm(2, "w", "b"), s.batch_norm(weight="w", bias="b", training=True)):
-        plan = plan_backward(Chain(s.conv_transpose(2), norm), problem)
+        plan = plan_backward(Chain(s.conv_transpose(2), norm, *behind), problem)
         values = problem.output().numel * 4
         sums = [p for p in plan.passes if p.writes < values / 4 and p.reads >= values]
         assert len([p for p in sums if "back" in p.does]) == 2, plan
@@ -87,3 +88,13 @@ def test_element_stages_are_the_convolutions_own_epilogue() -> None:
     assert [p.flops > 0 for p in plan.passes].index(True) == 0
     assert len([p for p in plan.passes if p.flops]) == 3
     assert plan.scratch == problem.output().numel * 4
+
+
+def test_values_that_windows_saw_are_read_again() -> None:
+    """The gradient through what made them is told by them, in their place."""
+    problem = Problem.parse("n2 ci4 co8 i9x9 k3 s2 p1")
+    norm = s.batch_norm(weight="w", bias="b", training=True)
+    plan = plan_backward(Chain(s.conv_transpose(2), norm, s.tanh(), s.max_pool(2)), problem)
+    values = problem.output().numel * 4
+    (common,) = [p for p in plan.passes if "in common" in p.does]
+    assert (common.reads, common.writes) == (2 * values, values)  # no statistics among them

@@ -37,6 +37,8 @@ from transfuse.sweeping import Buffer, Seen, Sweeping
 KERNEL, SOURCE, GRAD, G = "= weight", "= source", "= grad", "= g"
 """Among the tensors of a schedule: the weights, what the convolution reads, the gradient that comes
 in, and the one that goes on."""
+RESULT = "= result"
+"""The chain's result, where it tells what its gradients read."""
 KEPT = "= kept "
 """What the forward call kept, by number."""
 BY_SOURCE, BY_KERNEL = "= by source", "= by weight"
@@ -63,8 +65,10 @@ class Backward:
     """The gradients of a chain by those of its tensors wanted.
 
     Of the buffers that forward steps fill, by number, those ``kept`` come with the call; ``needs``
-    are those that it reads. ``head`` are the steps to what the convolution reads, ``after`` those
-    back to the gradient by its output, ``before`` those back from its input.
+    are those that it reads. ``told``: the result comes with it, too, and says what derivatives read
+    of the convolution's output, so that this is not computed again. ``head`` are the steps to what
+    the convolution reads, ``after`` those back to the gradient by its output, ``before`` those back
+    from its input.
     """
 
     def __init__(
@@ -75,9 +79,11 @@ class Backward:
         wanted: frozenset[str],
         kept: Sequence[int] = (),
         dense: bool = False,
+        told: bool = False,
     ) -> None:
         kernels = backend.kernels
         assert kernels is not None, backend.name
+        self.told = told
         self.kernels, self.problem, self.wanted, self.kept = kernels, problem, wanted, kept
         self.chain = chain = chain.typed(problem)
         self.dims = [shape.dims for shape in chain.shapes(problem)]
@@ -104,6 +110,7 @@ class Backward:
         weight: Tensor,
         operands: Mapping[str, Tensor],
         kept: Sequence[Tensor] = (),
+        result: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """``kept``: what ``Keeping`` gave beside the result, for as many as were said before."""
         source = x
@@ -114,6 +121,9 @@ class Backward:
         grad = grad.reshape(self.dims[-1])
         outs = self._outs(x, weight) if self.winners else {}
         known = {keeps(i): each for i, each in zip(self.kept, kept, strict=True)}
+        if self.told:
+            assert result is not None
+            known[RESULT] = result.reshape(self.dims[-1])
         given = {READ: source, KERNEL: weight, **known, **outs}
         found, g = self.after(grad, given, operands)
         if self.by_source or self.by_weight:
@@ -207,6 +217,8 @@ class Backward:
     def _note(self) -> str:
         again = any(isinstance(step, Task) and step.again for step in self.after.steps)
         notes = ["the convolution's output is computed again, not kept"] if again else []
+        if self.told:
+            notes.append("the result tells the derivative, so that nothing is computed again")
         if self.winners:
             values = prod(self.dims[self.chain.at + 1])
             notes.append(f"behind max windows {self.winners.count} of {values} have a gradient")
@@ -306,7 +318,7 @@ class Backward:
         for i, each in zip(self.kept, known, strict=True):
             each.given = keeps(i)
         bias = self.chain.conv.bias if isinstance(self.chain.conv.bias, str) else None
-        reversal, g = self._gradient(tape, self.dims[-1], bias)
+        reversal, g = self._gradient(tape, self.dims[-1], bias, self.told)
         outs = [reversal.total(name, _of(name)) for name in reversal.found]
         back, given = list(reversal.steps), None
         if self.winners:
@@ -317,6 +329,8 @@ class Backward:
             back = list(reversal.steps)
             outs.append(given)
         steps = alive([*first, *tape.legs, *back], outs, known)
+        reads = {each.given for step in steps for each in touched(step)[1]}
+        self.told = RESULT in reads and all(step is not first[0] for step in steps)
         back = [step for step in steps if any(step is each for each in back)]
         needed = {id(whole(each)) for step in back for each in touched(step)[1]}
         self.needs = tuple(i for i, each in enumerate(made) if id(each) in needed)
@@ -325,7 +339,7 @@ class Backward:
         again, slope = first[0], reversal.slope
         readers = [step for step in steps if convolved in touched(step)[1]]
         apart = slope is None or len(tape.regions) > 1 or readers != [slope.step]
-        if apart or self.kept or slope is None:
+        if apart or RESULT in reads or self.kept or slope is None:
             return part
         merged = self._with_slope(backend, slope, convolved)
         rest = [step for step in steps if step is not again and step is not slope.step]
@@ -397,11 +411,12 @@ class Backward:
         return _Part(self, alive([*tape.legs, *reversal.steps], outs), tuple(reversal.found), made)
 
     def _gradient(
-        self, tape: Tape, dims: tuple[int, ...], bias: str | None
+        self, tape: Tape, dims: tuple[int, ...], bias: str | None, told: bool = False
     ) -> tuple[Reversal, Seen]:
         """The reversal of a tape, and the gradient by the values that it begins with."""
         tape.end()
-        reversal = Reversal(tape, self.wanted, self.kernels.common)
+        result = Buffer(dims, given=RESULT) if told else None
+        reversal = Reversal(tape, self.wanted, self.kernels.common, result)
         g = reversal.back(Seen(Buffer(dims, given=GRAD), same))
         if bias is not None and bias in self.wanted:
             reversal.by_channel(bias, g)

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from transfuse.maths import eq, where
-from transfuse.maths.expr import Call, Expr, Name, X, call, folded
+from transfuse.maths.expr import Call, Expr, Name, X, folded
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import ONE, PRIMITIVES, ZERO, derivative
 from transfuse.reverse.adaptive import adaptive
 from transfuse.reverse.axes import axes_of
+from transfuse.reverse.by_result import by_result
 from transfuse.reverse.factors import factored
+from transfuse.reverse.narrow import by_part, narrowest, replaced
 from transfuse.reverse.shares import EXTREMES, SHARES
 from transfuse.reverse.steps import Step, each_leg, fold_leg, same
 from transfuse.reverse.tape import Joined, Reduced, Region, Shuffled, Slid, Taken, Tape
@@ -42,6 +44,8 @@ SHARED = 8
 """Values that a sum which others share goes over, at least."""
 G = symbol("g")
 """The gradient that comes in."""
+RESULT = symbol("result")
+"""The values of a region at its end, such as the chain's result."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +90,21 @@ class Reversal:
     ``wanted``: operands whose gradients are asked for; ``common``: costly parts that gradients of a
     region must save before something is stored for them; ``found``: the parts of each operand's
     gradient, one for every place where it is used, as buffers of its values in their order.
+    ``result``: the chain's, where it is known; what it tells is read of it.
     """
 
-    def __init__(self, tape: Tape, wanted: Collection[str], common: int) -> None:
-        self.tape, self.wanted, self.common = tape, wanted, common
+    def __init__(
+        self, tape: Tape, wanted: Collection[str], common: int, result: Buffer | None = None
+    ) -> None:
+        self.tape, self.wanted, self.common, self.result = tape, wanted, common, result
         self.steps: list[Step] = []
         self.found: dict[str, list[Buffer]] = {}
         self.slope: Slope | None = None
         self._pulls: dict[int, list[Buffer]] = {}  # gradients of statistics, one for every place
         self._sums: dict[tuple[object, ...], str] = {}  # what several sums of a region share
+        self._passed: dict[int, tuple[Name, Expr]] = {}  # of a region: the gradient by a part of it
         self._commons: dict[int, tuple[Expr, Name]] = {}  # of a region: what is stored of it
+        self._ends: dict[int, Buffer] = {}  # of a region: its values at the end, until written over
         self._made = 0
 
     def back(self, gradient: Seen) -> Seen:
@@ -222,7 +231,9 @@ class Reversal:
     def _region(self, region: Region, adjoint: Expr, incoming: Seen, names: Names) -> Seen:
         """The gradient by a region's values, and on the way by all that met them."""
         own = {each for taken in region.taken for each in taken.statistics}
-        made = Buffer(region.buffer.dims)
+        # Gradients lie where what they are read from does, element by element.
+        made = self._ends.get(id(region)) or Buffer(region.buffer.dims)
+        adjoint = self._narrowed(region, adjoint, names)
         self._common(region, adjoint, names, made)
         for taken in reversed(region.taken):
             self._pull(region, adjoint, names, taken.statistics)
@@ -254,8 +265,26 @@ class Reversal:
         if groups == 1:
             self.slope = Slope(self.steps[-1], expr, {n: reads[n].buffer for n in expr.names})
 
+    def _narrowed(self, region: Region, adjoint: Expr, names: Names) -> Expr:
+        """The adjoint as a multiple of the part that all gradients pass through, where it has one.
+
+        The gradient by that part has a name, as ``g`` has.
+        """
+        sought = ["x", *(name for name, value in region.values.items() if self._sought(value))]
+        known = {name for name, value in region.values.items() if isinstance(value, Statistic)}
+        part = narrowest(adjoint, sought, known | names.keys() - {*sought})
+        change = G if part is None else by_part(adjoint, part)
+        if part is None or change is G:
+            return adjoint
+        self._made += 1
+        name = f"by{self._made}"
+        self._passed[id(region)] = symbol(name), change
+        names[name] = names["g"]
+        return symbol(name) * part
+
     def _common(self, region: Region, adjoint: Expr, names: Names, made: Buffer) -> None:
-        """Store what several gradients of a region would each compute, if that takes them long.
+        """Store what several gradients of a region would each compute, if that takes them long:
+        the gradient by the part that they pass through, or another part.
 
         It lies where the gradient by the values will, and so takes no memory: that one is the last
         to read it.
@@ -266,10 +295,11 @@ class Reversal:
         for change in {*changes}:
             for part in change.walk():
                 users[part] = users.get(part, 0) + 1
+        passed = self._passed.get(id(region))
         worth = {
-            part: (count - 1) * _inexact(part)
+            part: (count - 1) * _inexact(passed[1] if passed and part is passed[0] else part)
             for part, count in users.items()
-            if isinstance(part, Call) and not part.logical and "x" in part.names
+            if not part.logical
         }
         piece = max(worth, key=lambda part: worth[part], default=None)
         if piece is None or worth[piece] < self.common or written_out(piece, 1) > LARGEST:
@@ -280,11 +310,12 @@ class Reversal:
         self._each(f"{_back(region)} · in common", Seen(made, grouped(groups)), expr, reads)
         names[name] = _whole(Seen(made, same), region)
         self._commons[id(region)] = piece, symbol(name)
+        self._ends.pop(id(region), None)
 
     def _known(self, region: Region, expr: Expr) -> Expr:
         """An expression with what is stored of it by name."""
         known = self._commons.get(id(region))
-        return expr if known is None else _replaced(expr, *known)
+        return expr if known is None else replaced(expr, *known)
 
     def _by_operand(
         self, region: Region, name: str, value: Given, change: Expr, names: Names
@@ -429,6 +460,12 @@ class Reversal:
         self, region: Region, expr: Expr, names: Names, groups: int = 1
     ) -> tuple[Expr, int, dict[str, Seen]]:
         """An expression in pieces that kernels take, its groups of channels, what it reads."""
+        if id(region) in self._passed:
+            expr = replaced(expr, *self._passed[id(region)])
+        end = self.result if region is self.tape.regions[-1] else self._ends.get(id(region))
+        if end is not None:
+            expr = by_result(expr, region.expr, RESULT)
+            names[RESULT.name] = _whole(Seen(end, same), region)
         while written_out(expr, 1) > LARGEST:
             piece = max(_pieces(expr), key=lambda each: each[1])[0]
             self._made += 1
@@ -437,7 +474,7 @@ class Reversal:
             of, own, reads = self._read(region, piece, names)
             self._each(f"{_back(region)} · a piece", Seen(made, grouped(own)), of, reads)
             names[name] = _whole(Seen(made, same), region)
-            expr = _replaced(expr, piece, symbol(name))
+            expr = replaced(expr, piece, symbol(name))
         used = {name: names[name] for name in expr.names}
         groups = max([groups, *(each.groups for each in used.values())])
         return expr, groups, {name: each.seen(groups) for name, each in used.items()}
@@ -449,6 +486,7 @@ class Reversal:
         made = Buffer(region.buffer.dims)
         expr, groups, reads = self._read(region, region.expr, names)
         self._each(" · ".join(region.stages), Seen(made, grouped(groups)), expr, reads)
+        self._ends[id(region)] = made
         return Seen(made, same)
 
     # Names.
@@ -512,14 +550,6 @@ def _pieces(expr: Expr) -> Iterator[tuple[Expr, int]]:
 
 
 def _inexact(expr: Expr) -> int:
-    """Its parts that are more than plain arithmetic."""
-    calls = (each for each in expr.walk() if isinstance(each, Call))
+    """Its parts that are more than plain arithmetic, of those that differ from value to value."""
+    calls = (each for each in expr.walk() if isinstance(each, Call) and "x" in each.names)
     return sum(not PRIMITIVES[each.primitive].exact for each in calls)
-
-
-def _replaced(expr: Expr, part: Expr, by: Name) -> Expr:
-    def apply(each: Call, parts: list[Expr]) -> Expr:
-        return by if each is part else call(each.primitive, *parts)
-
-    found: Expr = folded(expr, lambda each: each, apply)
-    return found

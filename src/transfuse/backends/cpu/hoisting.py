@@ -3,6 +3,9 @@
 The root of a variance, the logarithm of a sum: a value for each statistic, where the expression
 would compute it for each element. The part becomes a small sweep of its own, into memory that the
 large one reads in its place; the bits are the same.
+
+So do parts that are the same along an axis of a few places, such as the channels of a group where
+channels lie innermost: with a value for each of these the rows of the large one are all channels.
 """
 
 from dataclasses import replace
@@ -18,6 +21,8 @@ MANY_VALUES = 2**15
 """Of a sweep that is worth a second one."""
 MANY_TIMES = 8
 """That a part would be computed for the same values."""
+SHORT = 32
+"""Places of an innermost axis that make short rows."""
 SCRATCH = -1
 """The slot of the memory between the two: the last."""
 _ALIGN = 64
@@ -36,9 +41,10 @@ def hoisted(sweep: Sweep) -> tuple[Sweep, tuple[Each, ...], int]:
     found: dict[Expr, tuple[str, View]] = {}
     before: list[Each] = []
     size = 0
-    for part in _parts(expr, values, sizes):
+    cut, pair = _cut(sweep, values, sizes)
+    for part in _parts(expr, values, sizes, cut, pair):
         used = {word: values[word] for word in part.names}
-        spans = _spans(used, sizes)
+        spans = _spans(used, sizes, pair if cut & used.keys() else ())
         small = tuple(n if along else 1 for n, along in zip(sizes, spans, strict=True))
         dtype = _computed(sweep)
         strides = tuple(prod(small[a + 1 :]) if along else 0 for a, along in enumerate(spans))
@@ -57,14 +63,46 @@ def hoisted(sweep: Sweep) -> tuple[Sweep, tuple[Each, ...], int]:
     return replace(sweep, before=rest, values=given), tuple(before), size
 
 
-def _parts(expr: Expr, values: dict[str, View], sizes: tuple[int, ...]) -> list[Expr]:
+def _cut(
+    sweep: Sweep, values: dict[str, View], sizes: tuple[int, ...]
+) -> tuple[frozenset[str], tuple[int, ...]]:
+    """Values that alone keep two axes from being one long row, and these axes; mostly none."""
+    none = frozenset[str](), ()
+    if isinstance(sweep, Slide):
+        return none
+    outs = sweep.outs if isinstance(sweep, Fold) else (sweep.out,)
+    axes = [axis for axis, n in enumerate(sizes) if n > 1]
+    whole = [v for v in (*outs, *values.values()) if len(v.sizes) == len(sizes)]
+    main = next((v for v in whole if all(v.strides[axis] for axis in axes)), None)
+    if main is None or len(axes) < 2:
+        return none
+    *_, far, near = sorted(axes, key=lambda axis: main.strides[axis], reverse=True)
+    if sizes[near] >= SHORT or near < far or near >= len(outs[0].sizes) > far:
+        return none
+
+    def one(view: View) -> bool:
+        return far >= len(view.sizes) or view.strides[far] == sizes[near] * view.strides[near]
+
+    found = frozenset(word for word, view in values.items() if not one(view))
+    spread = (_spans({word: values[word]}, sizes, (far, near)) for word in found)
+    small = all(_count(each, sizes) * MANY_TIMES <= prod(sizes) for each in spread)
+    return (found, (far, near)) if small and all(map(one, outs)) else none
+
+
+def _parts(
+    expr: Expr,
+    values: dict[str, View],
+    sizes: tuple[int, ...],
+    cut: frozenset[str],
+    pair: tuple[int, ...],
+) -> list[Expr]:
     """The largest parts that are worth it, none within another."""
     dear: dict[Expr, bool] = {}  # whether it has a root, a quotient, an exponential or the like
     names: dict[Expr, frozenset[str]] = {}
     for each in expr.walk():
         own = isinstance(each, Call) and PRIMITIVES[each.primitive].special > 0
-        dear[each] = own or any(dear[part] for part in each.parts)
         word = [each.name] if isinstance(each, Name) else []
+        dear[each] = own or any(dear[part] for part in each.parts) or not cut.isdisjoint(word)
         names[each] = frozenset(word).union(*(names[part] for part in each.parts))
     found: dict[Expr, None] = {}
     waiting, seen = [expr], {expr}
@@ -72,9 +110,9 @@ def _parts(expr: Expr, values: dict[str, View], sizes: tuple[int, ...]) -> list[
         each = waiting.pop()
         if not dear[each]:
             continue
-        spans = _spans({word: values[word] for word in names[each]}, sizes)
-        once = prod(n for n, along in zip(sizes, spans, strict=True) if along)
-        if once * MANY_TIMES <= prod(sizes) and not each.logical:
+        used = {word: values[word] for word in names[each]}
+        spans = _spans(used, sizes, pair if cut & used.keys() else ())
+        if _count(spans, sizes) * MANY_TIMES <= prod(sizes) and not each.logical:
             found[each] = None
             continue
         waiting += [part for part in each.parts if part not in seen]
@@ -82,9 +120,16 @@ def _parts(expr: Expr, values: dict[str, View], sizes: tuple[int, ...]) -> list[
     return list(found)
 
 
-def _spans(views: dict[str, View], sizes: tuple[int, ...]) -> list[bool]:
-    """The axes along which any of some views has more than one value."""
-    return [n > 1 and any(v.strides[a] for v in views.values()) for a, n in enumerate(sizes)]
+def _spans(
+    views: dict[str, View], sizes: tuple[int, ...], more: tuple[int, ...] = ()
+) -> list[bool]:
+    """The axes along which any of some views has more than one value, and those of ``more``."""
+    along = (a in more or any(v.strides[a] for v in views.values()) for a in range(len(sizes)))
+    return [n > 1 and each for n, each in zip(sizes, along, strict=True)]
+
+
+def _count(spans: list[bool], sizes: tuple[int, ...]) -> int:
+    return prod(n for n, along in zip(sizes, spans, strict=True) if along)
 
 
 def _computed(sweep: Sweep) -> torch.dtype:

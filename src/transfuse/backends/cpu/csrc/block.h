@@ -210,6 +210,37 @@ static void write_rows(const transfuse_view& v, const Lie& lie, int64_t at, int6
     });
 }
 
+// What a thread's rooms hold of earlier blocks: the same row again and again, as a value for each channel is where
+// channels lie innermost. The next block need not copy it once more.
+class Repeated {
+  public:
+    // Rooms begin elsewhere for blocks of another size.
+    void expect(int64_t block) {
+        if (block != values) forget();
+        values = block;
+    }
+    void forget() {
+        std::fill(held, held + used, Held{});
+        used = 0;
+    }
+    bool has(int k, int64_t at, Extent e) const {
+        return held[k].rows >= e.rows && held[k].width == e.width && held[k].at == at;
+    }
+    void keep(int k, int64_t at, Extent e) {
+        held[k] = {at, e.rows, e.width};
+        used = std::max(used, k + 1);
+    }
+    void lose(int k) { held[k] = {}; }
+
+  private:
+    struct Held {
+        int64_t at = 0, rows = 0, width = 0;
+    };
+    Held held[UINT8_MAX];
+    int used = 0;
+    int64_t values = 0;
+};
+
 // Views that are read block by block through an expression.
 template <class T> class Reader {
   public:
@@ -224,9 +255,10 @@ template <class T> class Reader {
 
     // The rows of a grid from `row` on, in views that begin at `at`: as they lie, or in `room`; where they are to be
     // `together`, one after another.
-    Placed<T> operator()(const int64_t* at, int64_t row, Extent e, T* room, bool together) const {
+    Placed<T> operator()(const int64_t* at, int64_t row, Extent e, T* room, bool together,
+                         Repeated* repeated = nullptr) const {
         if (map) {
-            into(room + count() * e.values(), e.width, at, row, e, room);
+            into(room + count() * e.values(), e.width, at, row, e, room, repeated);
             return {room + count() * e.values(), e.width, T(0)};
         }
         Placed<T> found = fetch(0, at[0], row, e, room, together);
@@ -238,12 +270,14 @@ template <class T> class Reader {
     }
 
     // Their images at `to`, rows `pitch` apart. Where the expression reads the running value, it is there.
-    void into(T* to, int64_t pitch, const int64_t* at, int64_t row, Extent e, T* room) const {
+    void into(T* to, int64_t pitch, const int64_t* at, int64_t row, Extent e, T* room,
+              Repeated* repeated = nullptr) const {
         Placed<T> placed[UINT8_MAX];
+        if (repeated) repeated->expect(e.values());
         From<T> from[UINT8_MAX];
         bool dense = e.rows == 1 || pitch == e.width;
         for (int k = 0; k < map.operands(); k++) {
-            placed[k] = fetch(k, at[k], row, e, room + k * e.values(), e.width < LONG_ROW);
+            placed[k] = fetch(k, at[k], row, e, room + k * e.values(), e.width < LONG_ROW, repeated);
             dense = dense && (!placed[k].at || placed[k].pitch == e.width);
         }
         const Extent runs = dense ? Extent{1, e.values()} : e;
@@ -255,10 +289,12 @@ template <class T> class Reader {
     }
 
     // The values of view k: as they lie where they can be read so, else copied to `room`.
-    Placed<T> fetch(int k, int64_t at, int64_t row, Extent e, T* room, bool together) const {
+    Placed<T> fetch(int k, int64_t at, int64_t row, Extent e, T* room, bool together,
+                    Repeated* repeated = nullptr) const {
         const transfuse_view& v = views[k];
         const Lie& lie = lies[k];
         if (!lie.is_run(row, e.rows)) {
+            if (repeated) repeated->lose(k);
             lie.each_run(row, e.rows, [&](int64_t r, int64_t rows, int64_t offset) {
                 copy_block(v.element, v.data, at + offset, {rows, e.width}, lie.steps, room + r * e.width, e.width);
             });
@@ -275,7 +311,9 @@ template <class T> class Reader {
         const bool straight = s.value == 1 || (e.width == 1 && s.row == 1);
         if (v.element == COMPUTED<T> && straight && (s.row == e.width || !together))
             return {static_cast<const T*>(v.data) + at, s.row, T(0)};
+        if (repeated && repeated->has(k, at, e)) return {room, e.width, T(0)};
         copy_block(v.element, v.data, at, e, s, room, e.width);
+        if (repeated) s.row == 0 ? repeated->keep(k, at, e) : repeated->lose(k);
         return {room, e.width, T(0)};
     }
 

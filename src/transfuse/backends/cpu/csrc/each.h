@@ -42,8 +42,13 @@ template <class T> static void each(const transfuse_sweep& s, int threads) {
     expect_writes(out.data, size_t(last) * bytes_of(out.element));
     const int64_t blocks = down * along, some = std::max<int64_t>(1, ITEM_VALUES / block.values());
     const int64_t items = ceiling(blocks, some);
-    const auto prepare = [&] { return allocate<T>(reader.room(block.values())); };
-    in_parallel(int(std::min<int64_t>(threads, items)), items, prepare, [&](Buffer<T>& room, int64_t item) {
+    struct Own {
+        Buffer<T> room;
+        Repeated repeated;
+    };
+    const auto prepare = [&] { return Own{allocate<T>(reader.room(block.values())), {}}; };
+    in_parallel(int(std::min<int64_t>(threads, items)), items, prepare, [&](Own& own, int64_t item) {
+        T* const room = own.room.get();
         int64_t at[UINT8_MAX];
         const int64_t end = std::min(blocks, (item + 1) * some);
         const auto row_of = [&](int64_t b) { return b / along * block.rows; };
@@ -65,10 +70,10 @@ template <class T> static void each(const transfuse_sweep& s, int threads) {
             const bool straight = lie.steps.row == e.width || e.rows == 1 || e.width >= LONG_ROW;
             if (out.element == COMPUTED<T> && lie.steps.value == 1 && straight && lie.is_run(row, e.rows)) {
                 T* here = static_cast<T*>(out.data) + to + lie.offset(row);
-                reader.into(here, lie.steps.row, at, row, e, room.get());
+                reader.into(here, lie.steps.row, at, row, e, room, &own.repeated);
             } else {
-                T* images = room.get() + reader.count() * e.values();
-                reader.into(images, e.width, at, row, e, room.get());
+                T* images = room + reader.count() * e.values();
+                reader.into(images, e.width, at, row, e, room, &own.repeated);
                 write_rows(out, lie, to, row, e, images);
             }
         }

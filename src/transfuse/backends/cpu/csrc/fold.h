@@ -334,6 +334,7 @@ template <class T> class Fold {
     // What a thread has for itself.
     struct Own {
         Buffer<T> room, turned;
+        Repeated repeated;
         Buffer<double> numbers;
         Set set, block;
         Foldings<T> foldings;
@@ -387,7 +388,7 @@ template <class T> class Fold {
             at[k] = offset_of(s.values[k], s.sizes, 0, kept, side > 1 ? first / (s.sizes[kept] * side) * side : first / s.sizes[kept]) +
                     first % s.sizes[kept] * s.values[k].strides[kept];
         const Extent e = {some * side, n / side};
-        const Placed<T> v = reader(at, row * side, e, own.room.get(), side > 1);
+        const Placed<T> v = reader(at, row * side, e, own.room.get(), side > 1, &own.repeated);
         own.block.n = double(some);
         own.foldings.set(Columns<T>{v.at, v.pitch * side, n, some}, own.block);
     }
@@ -432,6 +433,7 @@ template <class T> class Fold {
         const Extent e = {results_of(chunk), 1};
         const int64_t at[UINT8_MAX] = {};
         own.foldings.results(set, e.rows);
+        own.repeated.forget();  // the room is needed here
         T* to = own.room.get() + after.count() * e.rows;
         const bool two = s.folding == TF_F_EXPONENTIALS || s.folding == TF_F_MOMENTS;
         for (int i = 0; i < 1 + two; i++) {
