@@ -6,9 +6,8 @@ Weights are packed once and kept while their tensor lives and does not change. T
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -327,8 +326,7 @@ def _choices(chain: Chain, problem: Problem) -> dict[int, Choice]:
     }
 
 
-@dataclass(frozen=True)
-class _Gathers:
+class _Gathers(NamedTuple):
     """A step that gathers for running statistics, over so many values of each channel."""
 
     at: int

@@ -2,9 +2,8 @@
 
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import inf, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,8 +19,7 @@ SHORT_ROW = 8
 """Values: fewer in a row are too few for vectors."""
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(NamedTuple):
     """A size, and how far apart its places are in each view."""
 
     size: int
