@@ -65,7 +65,7 @@ def told(chain: Chain, problem: Problem, asked: str | None) -> bool:
 @lru_cache(maxsize=4096)
 def keeping(chain: Chain, problem: Problem, asked: str | None) -> Keeping | None:
     """The forward call that keeps what gradients by all tensors read, where that is cheaper."""
-    if chain.updates or not problem.batch:
+    if any(stage.updates for stage in chain.prologue) or not problem.batch:
         return None
     wanted = _learnt(chain, problem)
     chosen, verdict = _chosen(chain, problem, asked)
@@ -89,11 +89,12 @@ def plan_backward(chain: Chain, problem: Problem) -> Plan:
     back over it: one by its values, one by its tensors.
     """
     asked = settings.backend()
-    keeps = keeping(chain, problem, asked)
+    names = _learnt(chain, problem)
+    by_result = _told(chain, problem, names, asked) if told(chain, problem, asked) else None
+    keeps = None if by_result else keeping(chain, problem, asked)
     if keeps is not None:
         return keeps.plan()
-    names = _learnt(chain, problem)
-    backward = _told(chain, problem, names, asked) or _backward(chain, problem, names, asked)
+    backward = by_result or _backward(chain, problem, names, asked)
     if backward is not None:
         return backward.plan()
     forward = staged(chain, problem, ELEMENTS[problem.dtype].itemsize)

@@ -32,6 +32,7 @@ class Machine:
     special: float  # special functions per second
     on_chip: int  # bytes that one program can hold
     per_value: int = 0  # flops' time that a convolution's value takes beside its products
+    keeping: int = 16  # times the time of its writing that what is kept for gradients must save
 
     def seconds(self, arithmetic: str, flops: int, traffic: int) -> float:
         return flops / self.flops[arithmetic] + traffic / self.bandwidth
@@ -49,7 +50,8 @@ class Machine:
 # fp32), and two AVX2 cores (copy, sgemm, the core's exponentials). Only their ratios steer a plan,
 # and only where a cut lies close. The core has those of a CPU from here (`make generate`). There a
 # value is copied, stored and turned in caches: at 16 products each, convolutions take the time of
-# 80 and more, and stored values won every case.
+# 80 and more, and stored values won every case. What is kept for gradients must save more than its
+# writing costs, for memory has other uses: on a GPU it is scarce, on a CPU torch keeps no less.
 MACHINES = {
     "cuda": Machine(
         4.28e12,
@@ -58,7 +60,7 @@ MACHINES = {
         227_000,
     ),
     "cpu": Machine(
-        2e10, {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9}, 4e9, 512_000, 64
+        2e10, {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9}, 4e9, 512_000, 64, 2
     ),
 }
 

@@ -75,10 +75,10 @@ class Learned:
         # Inference needs none of it: an import of the package leaves it alone.
         from transfuse.gradients import keeping, told
 
-        keeps = keeping(chain, problem, settings.backend())
+        tells = told(chain, problem, settings.backend())
+        keeps = None if tells else keeping(chain, problem, settings.backend())
         if keeps is not None and backend not in (None, keeps.backend.name):
             keeps = None
-        tells = keeps is None and told(chain, problem, settings.backend())
         return cls(chain, problem, backend, run, keeps, tells)
 
     def __call__(

@@ -25,9 +25,6 @@ from transfuse.problem import Problem
 from transfuse.reverse.steps import Step, each_leg, same
 from transfuse.sweeping import Buffer, Seen
 
-PRICE = 16
-"""Times that it takes to write what is kept: so much must be saved, since memory has other uses."""
-
 
 @dataclass(frozen=True)
 class Form:
@@ -66,11 +63,18 @@ class Keeping:
             copied = {"x": Seen(tape.buffer, same)}
             steps.append(each_leg("copy the result", Seen(result, same), X, copied))
         result.given = RESULT
-        for i, each in zip(self.kept, held, strict=True):
-            each.given = keeps(i)
-        self.steps = alive(steps, [result, *held])
+        self.moves = tape.moves
+        moved = [each for move in tape.moves for each in (move.mean, move.var)]
+        filled = [i for i, each in enumerate(made) if i in self.kept or each in moved]
+        for i in filled:
+            made[i].given = keeps(i)
+        self.places = [(keeps(made.index(m.mean)), keeps(made.index(m.var))) for m in tape.moves]
+        self.steps = alive(steps, [result, *held, *moved])
         between = again.kernels.between(problem)
-        self.forms = [Form(each.dims, between, again.last and not each.statistic) for each in held]
+        self.rooms = {
+            i: Form(made[i].dims, between, again.last and not made[i].statistic) for i in filled
+        }
+        self.forms = [self.rooms[i] for i in self.kept]
         if again.head:
             read = Form(again.dims[again.chain.at], again.source, again.last)
             self.forms.insert(0, read)
@@ -84,10 +88,11 @@ class Keeping:
         read = [again.read(x, operands)] if again.head else []
         source = read[0] if read else x
         y = empty(again.dims[-1], x.dtype, again.last, x.device)
-        found = [empty(f.dims, f.dtype, f.last, x.device) for f in self.forms[len(read) :]]
-        held = dict(zip(map(keeps, self.kept), found, strict=True))
+        held = {keeps(i): empty(f.dims, f.dtype, f.last, x.device) for i, f in self.rooms.items()}
         self.schedule({READ: source, KERNEL: weight, **operands, RESULT: y, **held})
-        return y, [*read, *found]
+        for move, (mean, var) in zip(self.moves, self.places, strict=True):
+            move.write(operands, held[mean], held[var])
+        return y, [*read, *(held[keeps(i)] for i in self.kept)]
 
     @cached_property
     def backward(self) -> Backward:
@@ -111,8 +116,9 @@ class Keeping:
     def cheaper(self) -> bool:
         """Whether what is kept is worth its memory."""
         so, otherwise = self.seconds
-        written = machine(self.problem.device).seconds(self.problem.arithmetic, 0, self.nbytes)
-        return so + PRICE * written < otherwise
+        rates = machine(self.problem.device)
+        written = rates.seconds(self.problem.arithmetic, 0, self.nbytes)
+        return so + rates.keeping * written < otherwise
 
     @property
     def nbytes(self) -> int:

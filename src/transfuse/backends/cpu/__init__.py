@@ -5,8 +5,8 @@ Weights are packed once and kept while their tensor lives and does not change. T
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -92,11 +92,11 @@ class _Kernels:
         return _Core(chain, problem)
 
     def sweep(self, sweep: Sweep, device: torch.device) -> Run:
-        run = sweeps.prepare(sweep)
-        return lambda slots: run([tensor.data_ptr() for tensor in slots])
+        return partial(_in_turn, [_prepared(sweep)])
 
     def sweeps(self, sweeps: Sequence[Sweep], device: torch.device) -> list[Run]:
-        return [self.sweep(each, device) for each in sweeps]
+        found = [_prepared(each) for each in sweeps]
+        return [partial(_in_turn, found)] if found else []
 
     def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
         return winners.prepare(problem, windows)
@@ -113,7 +113,23 @@ class _Kernels:
     def empty(
         self, dims: Sequence[int], dtype: torch.dtype, last: bool, device: torch.device
     ) -> Tensor:
-        return results.empty(results.Form(tuple(dims), dtype, last))
+        return results.empty(_form(tuple(dims), dtype, last))
+
+
+@lru_cache(maxsize=4096)
+def _form(dims: tuple[int, ...], dtype: torch.dtype, last: bool) -> results.Form:
+    return results.Form(dims, dtype, last)
+
+
+def _prepared(sweep: Sweep) -> Callable[[Sequence[int]], None]:
+    return sweeps.prepare(sweep)
+
+
+def _in_turn(ready: Sequence[Callable[[Sequence[int]], None]], slots: Sequence[Tensor]) -> None:
+    """Sweeps in turn on the tensors of their slots."""
+    addresses = [tensor.data_ptr() for tensor in slots]
+    for run in ready:
+        run(addresses)
 
 
 class _Core:

@@ -95,11 +95,34 @@ def _fold(sweep: Fold) -> "_Ready":
     outer, inner = outer or alone, inner or alone
     near, far = outer[-1].strides[main], inner[-1].strides[main]
     across = near > 0 and (near < far or far == 0)
+    read = range(first, first + len(values))
+    joined = 0
+    if not across and _short_rows(outer[-1], inner, read):
+        joined = inner[-1].size
+        outer, inner, across = _widened(outer, inner, read), inner[:-1], True
     found = before if not isinstance(sweep.before, Name) else None
     then = after if sweep.after is not X else None
     return _Ready(
-        "fold", sweep.folding, outer, inner, sweep.outs, values, others, found, then, across=across
+        *("fold", sweep.folding, outer, inner, sweep.outs, values, others, found, then),
+        across=across,
+        joined=joined,
     )
+
+
+def _short_rows(outer: _Axis, inner: Sequence[_Axis], read: Iterable[int]) -> bool:
+    """Whether a fold goes along short rows that lie beside those of the next result, as over
+    groups of channels where these are innermost: vectors lie better across several of them."""
+    last = inner[-1]
+    beside = all(outer.strides[at] == last.size * last.strides[at] for at in read)
+    return beside and len(inner) > 1 and 1 < last.size <= library.JOINED
+
+
+def _widened(outer: Sequence[_Axis], inner: Sequence[_Axis], read: Iterable[int]) -> list[_Axis]:
+    """The axes that are kept, where the values along the last one that is folded are kept, too."""
+    *rest, near = outer
+    last = inner[-1]
+    strides = [last.strides[at] if at in read else step for at, step in enumerate(near.strides)]
+    return [*rest, _Axis(near.size * last.size, tuple(strides))]
 
 
 def _slide(sweep: Slide) -> "_Ready":
@@ -183,18 +206,48 @@ class _Ready:
             **fields,
         )
 
+        self._idle: list[_Filled] = []
+
     def __call__(self, slots: Sequence[int]) -> None:
+        try:
+            filled = self._idle.pop()  # others may run at the same time
+        except IndexError:
+            filled = self._filled()
+        for (slot, offset), (words, at) in zip(self._places, filled.places):  # noqa: B905 as long
+            words[at] = slots[slot] + offset
+        status = filled.run(filled.sweep, threads.count())
+        self._idle.append(filled)
+        if status:
+            library.check(filled.core, status)
+
+    def _filled(self) -> "_Filled":
+        """A copy that one call at a time fills in."""
         core = library.load()
         assert core is not None
-        # Copies: others may run at the same time.
         sweep = library.Sweep.from_buffer_copy(self._sweep)
         values = type(self._values).from_buffer_copy(self._values)
         others = type(self._others).from_buffer_copy(self._others)
-        outs = list(sweep.outs)[: self._outs]
-        for view, (slot, offset) in zip((*outs, *values, *others), self._places, strict=True):
-            view.data = slots[slot] + offset
         sweep.values, sweep.others = values, others
-        library.check(core, core.transfuse_sweep_run(sweep, threads.count()))
+        size, data = ctypes.sizeof(library.View), library.View.data.offset
+        places = []
+        for memory, first, count in (
+            (sweep, library.Sweep.outs.offset, self._outs),
+            (values, 0, len(values)),
+            (others, 0, len(others)),
+        ):
+            if count:
+                words = memoryview(memory).cast("B").cast("Q")
+                places += [(words, (first + i * size + data) // 8) for i in range(count)]
+        return _Filled(core, core.transfuse_sweep_run, sweep, places)
+
+
+class _Filled(NamedTuple):
+    """A sweep of the core's, and where the addresses of its views stand."""
+
+    core: ctypes.CDLL
+    run: Callable[..., int]
+    sweep: library.Sweep
+    places: Sequence[tuple[memoryview, int]]
 
 
 def _read(expr: Expr, named: Named, running: str | None) -> tuple[Code, tuple[View, ...]]:
