@@ -111,10 +111,12 @@ class Kernels(Protocol):
     """What a fused backend brings for the legs of a route, and for those of gradients.
 
     ``common``: of exponentials and the like, how many must be saved for each element before it is
-    worth a way to memory and back.
+    worth a way to memory and back. ``reads``: whether to read one more tensor takes less time than
+    a few operations on each value.
     """
 
     common: int
+    reads: bool
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         """The convolution with the stages around it that its kernel holds."""

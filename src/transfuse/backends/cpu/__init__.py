@@ -87,6 +87,7 @@ class _Kernels:
     """The core and the sweeps of this backend."""
 
     common = 4
+    reads = True
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)

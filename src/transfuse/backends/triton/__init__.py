@@ -116,6 +116,7 @@ class _Kernels:
     """The convolution's kernels and the sweeps of this backend."""
 
     common = 16
+    reads = False
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)
