@@ -90,8 +90,9 @@ class Move:
 
     def write(self, operands: Mapping[str, Tensor], mean: Tensor, var: Tensor) -> None:
         """Move them in the tensors that they are kept in, by what these buffers hold."""
-        # Of statistics by sample the mean over samples counts, as in torch's instance norm.
-        first, second = (each.double().reshape(each.shape[0], -1).mean(0) for each in (mean, var))
+        first, second = mean.double(), var.double()
+        if mean.shape[0] > 1:  # by sample: their mean counts, as in torch's instance norm
+            first, second = first.mean(0), second.mean(0)
         write(operands, self.running.moved(operands, first, second, self.count))
 
 

@@ -51,6 +51,7 @@ class Keeping:
     ) -> None:
         self.backend, self.problem, self.names = backend, problem, names
         self.again = again = Backward(backend, chain, problem, names)
+        self.result = chain.result(problem)
         self.kept = again.needs
         _, first, tape = again.forward(backend)
         made = written([*first, *tape.legs])
