@@ -5,8 +5,8 @@ Weights are packed once and kept while their tensor lives and does not change. T
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,11 +19,11 @@ from transfuse.backends.cpu import (
     lower,
     results,
     single,
-    sweeps,
     threads,
     weights,
     winners,
 )
+from transfuse.backends.cpu.sweeps import prepare
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -93,11 +93,19 @@ class _Kernels:
         return _Core(chain, problem)
 
     def sweep(self, sweep: Sweep, device: torch.device) -> Run:
-        return partial(_in_turn, [_prepared(sweep)])
+        (run,) = self.sweeps((sweep,), device)
+        return run
 
     def sweeps(self, sweeps: Sequence[Sweep], device: torch.device) -> list[Run]:
-        found = [_prepared(each) for each in sweeps]
-        return [partial(_in_turn, found)] if found else []
+        """One run of them all, which asks for addresses once."""
+        prepared = [prepare(each) for each in sweeps]
+
+        def run(slots: Sequence[Tensor]) -> None:
+            addresses = [tensor.data_ptr() for tensor in slots]
+            for each in prepared:
+                each(addresses)
+
+        return [run] if prepared else []
 
     def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
         return winners.prepare(problem, windows)
@@ -120,17 +128,6 @@ class _Kernels:
 @lru_cache(maxsize=4096)
 def _form(dims: tuple[int, ...], dtype: torch.dtype, last: bool) -> results.Form:
     return results.Form(dims, dtype, last)
-
-
-def _prepared(sweep: Sweep) -> Callable[[Sequence[int]], None]:
-    return sweeps.prepare(sweep)
-
-
-def _in_turn(ready: Sequence[Callable[[Sequence[int]], None]], slots: Sequence[Tensor]) -> None:
-    """Sweeps in turn on the tensors of their slots."""
-    addresses = [tensor.data_ptr() for tensor in slots]
-    for run in ready:
-        run(addresses)
 
 
 class _Core:

@@ -1,7 +1,7 @@
 """Sweeps as the core takes them: axes put into the order in which memory lies, and made few."""
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -205,49 +205,53 @@ class _Ready:
             after=after and ctypes.pointer(after.structure()),
             **fields,
         )
-
         self._idle: list[_Filled] = []
 
     def __call__(self, slots: Sequence[int]) -> None:
-        try:
-            filled = self._idle.pop()  # others may run at the same time
-        except IndexError:
-            filled = self._filled()
-        for (slot, offset), (words, at) in zip(self._places, filled.places):  # noqa: B905 as long
-            words[at] = slots[slot] + offset
-        status = filled.run(filled.sweep, threads.count())
-        self._idle.append(filled)
-        if status:
-            library.check(filled.core, status)
-
-    def _filled(self) -> "_Filled":
-        """A copy that one call at a time fills in."""
         core = library.load()
         assert core is not None
+        try:
+            filled = self._idle.pop()
+        except IndexError:
+            filled = self._filled()
+        for (words, at), (slot, offset) in zip(filled.addresses, self._places, strict=True):
+            words[at] = slots[slot] + offset
+        status = core.transfuse_sweep_run(filled.sweep, threads.count())
+        self._idle.append(filled)
+        library.check(core, status)
+
+    def _filled(self) -> "_Filled":
         sweep = library.Sweep.from_buffer_copy(self._sweep)
         values = type(self._values).from_buffer_copy(self._values)
         others = type(self._others).from_buffer_copy(self._others)
+        addresses = [
+            *_addresses(sweep, library.Sweep.outs.offset, self._outs),
+            *_addresses(values, 0, len(values)),
+            *_addresses(others, 0, len(others)),
+        ]
         sweep.values, sweep.others = values, others
-        size, data = ctypes.sizeof(library.View), library.View.data.offset
-        places = []
-        for memory, first, count in (
-            (sweep, library.Sweep.outs.offset, self._outs),
-            (values, 0, len(values)),
-            (others, 0, len(others)),
-        ):
-            if count:
-                words = memoryview(memory).cast("B").cast("Q")
-                places += [(words, (first + i * size + data) // 8) for i in range(count)]
-        return _Filled(core, core.transfuse_sweep_run, sweep, places)
+        return _Filled(ctypes.pointer(sweep), addresses)
 
 
 class _Filled(NamedTuple):
-    """A sweep of the core's, and where the addresses of its views stand."""
+    """The sweep of one call, and the words in it that are addresses of its views.
 
-    core: ctypes.CDLL
-    run: Callable[..., int]
-    sweep: library.Sweep
-    places: Sequence[tuple[memoryview, int]]
+    Each call takes one for itself and gives it back: threads never share one.
+    """
+
+    sweep: Any
+    addresses: list[tuple[memoryview, int]]
+
+
+def _addresses(
+    structure: ctypes.Structure | ctypes.Array[library.View], first: int, count: int
+) -> Iterator[tuple[memoryview, int]]:
+    """Where the addresses of so many views stand in a structure, from a byte on."""
+    if not count:
+        return
+    words, size = memoryview(structure).cast("B").cast("Q"), ctypes.sizeof(library.View)
+    for at in range(first + library.View.data.offset, first + count * size, size):
+        yield words, at // 8
 
 
 def _read(expr: Expr, named: Named, running: str | None) -> tuple[Code, tuple[View, ...]]:
