@@ -111,7 +111,7 @@ class Learned:
         seen = [*(named | {name: named[name].clone() for name in self.statistics}).values()]
         if self.keeps is not None:
             y, kept = self.keeps(x, weight, named)
-            return y.reshape(self.keeps.result), seen, kept
+            return y, seen, kept
         return self.run(x, weight, named), seen, []
 
     def backward(

@@ -88,9 +88,13 @@ class Keeping:
         again, empty = self.again, self.again.kernels.empty
         read = [again.read(x, operands)] if again.head else []
         source = read[0] if read else x
-        y = empty(again.dims[-1], x.dtype, again.last, x.device)
+        # Whose axes are left out or joined is made so: in a view torch forbids writes.
+        dims, whole = again.dims[-1], self.result == again.dims[-1]
+        y = empty(self.result, x.dtype, again.last and whole, x.device)
         held = {keeps(i): empty(f.dims, f.dtype, f.last, x.device) for i, f in self.rooms.items()}
-        self.schedule({READ: source, KERNEL: weight, **operands, RESULT: y, **held})
+        self.schedule(
+            {READ: source, KERNEL: weight, **operands, RESULT: y if whole else y.view(dims), **held}
+        )
         for move, (mean, var) in zip(self.moves, self.places, strict=True):
             move.write(operands, held[mean], held[var])
         return y, [*read, *(held[keeps(i)] for i in self.kept)]
