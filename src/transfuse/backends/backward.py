@@ -296,7 +296,8 @@ class Backward:
         """The gradient by the convolution's input by the backend's own kernel, where that is one
         it convolves with and is not known to be slower at."""
         chain, turned = Chain(ConvTranspose(self.inner.rank)), convolution.turned(self.inner)
-        if turned is None:
+        met = self.inner.batch * prod(self.inner.spatial)
+        if turned is None or met < self.kernels.turns:
             return None
         turned = replace(turned, dtype=BY_DTYPE[self.source].name)  # of all that it reads
         verdict = backend.verdict(chain, turned)

@@ -88,6 +88,7 @@ class _Kernels:
 
     common = 4
     reads = True
+    turns = 1024
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)

@@ -117,6 +117,7 @@ class _Kernels:
 
     common = 16
     reads = False
+    turns = 0
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)
