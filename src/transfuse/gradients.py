@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transfuse import dispatch, log, plain, settings
-from transfuse.backends.backward import Backward, told_by_result
+from transfuse.backends.backward import Backward
 from transfuse.backends.base import Backend, Verdict
 from transfuse.backends.eager import evaluated, pulled_back
 from transfuse.backends.keeping import Keeping
@@ -42,10 +42,9 @@ def gradients(
     if problem.batch and not plain.why_not((grad, x, weight, *operands.values(), *kept)):
         backend, names = settings.backend(), frozenset(wanted)
         keeps = keeping(chain, problem, backend) if kept else None
-        numbers = keeps.kept if keeps else ()
         if result is not None:
-            backward = _told(chain, problem, names, backend, numbers)
-        backward = backward or _backward(chain, problem, names, backend, numbers)
+            backward = _told(chain, problem, names, backend)
+        backward = backward or _backward(chain, problem, names, backend, keeps and keeps.kept)
     if backward is None:
         return _by_autograd(chain, problem, grad, x, weight, operands, wanted)
     with torch.no_grad():
@@ -131,16 +130,14 @@ def _by_autograd(
 
 @lru_cache(maxsize=4096)
 def _told(
-    chain: Chain,
-    problem: Problem,
-    wanted: frozenset[str],
-    asked: str | None,
-    kept: tuple[int, ...] = (),
+    chain: Chain, problem: Problem, wanted: frozenset[str], asked: str | None
 ) -> Backward | None:
-    """The gradients by the result, where it tells what they read beside what is kept."""
-    if _backward(chain, problem, wanted, asked) is None:
+    """The gradients by the result, where it tells what they read: it was not rounded."""
+    element = ELEMENTS[problem.dtype]
+    if element.compute is not element.dtype or _backward(chain, problem, wanted, asked) is None:
         return None
-    return told_by_result(_chosen(chain, problem, asked)[0], chain, problem, wanted, kept)
+    found = Backward(_chosen(chain, problem, asked)[0], chain, problem, wanted, told=True)
+    return found if found.told else None
 
 
 @lru_cache(maxsize=4096)
@@ -149,7 +146,7 @@ def _backward(
     problem: Problem,
     wanted: frozenset[str],
     asked: str | None,
-    kept: tuple[int, ...] = (),
+    kept: tuple[int, ...] | None = None,
 ) -> Backward | None:
     """How a fused backend finds the gradients of a chain; None where torch alone does.
 
@@ -160,7 +157,7 @@ def _backward(
     try:
         if chosen.kernels is None:
             return None
-        return Backward(chosen, chain, problem, wanted, kept)
+        return Backward(chosen, chain, problem, wanted, kept or ())
     except NotImplementedError:
         line = "%s has no kernel for a gradient of %s (%s): torch runs it stage by stage"
         log.once(logging.WARNING, ("gradients", chain), line, chosen.name, chain, problem)

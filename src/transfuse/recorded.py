@@ -79,7 +79,6 @@ class Learned:
         keeps = None if tells else keeping(chain, problem, settings.backend())
         if keeps is not None and backend not in (None, keeps.backend.name):
             keeps = None
-        tells = tells or (keeps is not None and keeps.backward.told)
         return cls(chain, problem, backend, run, keeps, tells)
 
     def __call__(

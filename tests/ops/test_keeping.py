@@ -129,28 +129,6 @@ def test_what_the_result_tells_is_not_kept() -> None:
     assert len(y.grad_fn.saved_tensors) == 3  # type: ignore[attr-defined]
 
 
-def test_the_result_tells_beside_what_is_kept() -> None:
-    """Unless somebody wrote to it: then what it told is computed from what is kept."""
-    norm = s.batch_norm(weight="w", bias="v", training=True)
-    chain, problem = Chain(s.conv_transpose(2), norm, s.relu()), Problem.parse(PROBLEM + " fp64")
-    note = plan_backward(chain, problem).note
-    assert "the forward call keeps" in note
-    assert "the result tells the derivative" in note
-    x, weight, operands = real(chain, problem, 0)
-    leaves = [each.requires_grad_() for each in (x, weight, *operands.values())]
-    found = []
-    for writes in (False, True):
-        y = front.run(chain, problem, x, weight, operands)
-        grad = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
-        if writes:
-            y.detach().fill_(1.0)
-        found.append(torch.autograd.grad(y, leaves, grad))
-    expected = by_autograd(chain, problem, grad, x, weight, operands)
-    for each, other, right in zip(*found, expected.values(), strict=True):
-        torch.testing.assert_close(each, right, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(other, right, rtol=1e-9, atol=1e-9)
-
-
 def step(problem: Problem, wrapped: bool) -> tuple[Tensor, ...]:
     x, weight, operands = real(CHAIN, problem, 0)
     leaves = [each.requires_grad_() for each in (x, weight, *operands.values())]

@@ -424,22 +424,6 @@ class Backward:
         return reversal, g
 
 
-def told_by_result(
-    backend: Backend,
-    chain: Chain,
-    problem: Problem,
-    wanted: frozenset[str],
-    kept: Sequence[int] = (),
-) -> Backward | None:
-    """Those that read the result, too, where it was not rounded and tells what else they would
-    compute: all of the convolution's output; or beside what is kept, as a backend likes it."""
-    element, kernels = ELEMENTS[problem.dtype], backend.kernels
-    if element.compute is not element.dtype or (kept and not (kernels and kernels.reads)):
-        return None
-    found = Backward(backend, chain, problem, wanted, kept, told=True)
-    return found if found.told else None
-
-
 class _Part:
     """Steps back over some stages.
 

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from transfuse.backends.backward import KERNEL, Backward, keeps, told_by_result, written
+from transfuse.backends.backward import KERNEL, Backward, keeps, written
 from transfuse.backends.base import Backend
 from transfuse.backends.memory import INPUT as READ
 from transfuse.backends.memory import RESULT
@@ -101,9 +101,9 @@ class Keeping:
 
     @cached_property
     def backward(self) -> Backward:
-        """The gradients from what is kept, and from the result where it tells more."""
-        given = (self.backend, self.again.chain, self.problem, self.names, self.kept)
-        return told_by_result(*given) or Backward(*given)
+        """The gradients from what is kept."""
+        again = self.again
+        return Backward(self.backend, again.chain, self.problem, self.names, self.kept)
 
     @property
     def passes(self) -> list[Pass]:

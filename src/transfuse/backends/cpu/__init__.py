@@ -87,7 +87,6 @@ class _Kernels:
     """The core and the sweeps of this backend."""
 
     common = 4
-    reads = True
     turns = 1024
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
