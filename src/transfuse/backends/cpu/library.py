@@ -130,8 +130,8 @@ class Program(ctypes.Structure):
         ("padding", Sizes),
         ("dilation", Sizes),
         ("output_padding", Sizes),
-        ("pooled", ctypes.c_int32),
-        ("pool", Step),
+        ("before_count", ctypes.c_int32),
+        ("before", ctypes.POINTER(Step)),
         ("steps_count", ctypes.c_int32),
         ("steps", ctypes.POINTER(Step)),
         ("input", ctypes.c_void_p),
@@ -320,6 +320,9 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_packed_bytes.argtypes = (program,)
     core.transfuse_packed_bytes.restype = ctypes.c_int64
     core.transfuse_packed_bytes.errcheck = _given
+    core.transfuse_copies.argtypes = (program,)
+    core.transfuse_copies.restype = ctypes.c_double
+    core.transfuse_copies.errcheck = _given
     pointer, count = ctypes.c_void_p, ctypes.c_int32
     core.transfuse_pack.argtypes = (program, pointer, Strides, count, pointer)
     core.transfuse_digest.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, Digest)

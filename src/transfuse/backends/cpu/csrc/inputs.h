@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "before.h"
 #include "block.h"
 #include "convert.h"
 #include "dots.h"
@@ -47,11 +48,11 @@ template <class T> class Inputs {
 
     Inputs(const Layer& layer, const void* input, int element, const int64_t* strides, const int64_t* inputs)
         : p(layer), input(input), element(element), slots(conv_channels<T>(layer).slots), width(inputs[2]),
-          lanes(is_depthwise<T>(layer)), narrow(is_narrow<T>(layer)) {
+          lanes(is_depthwise<T>(layer)), narrow(is_narrow<T>(layer)), before(layer) {
         const int64_t sizes[5] = {p.batch, p.in_channels, inputs[0], inputs[1], inputs[2]};
         for (int i = 0; i < 5; i++) stride[i] = strides[i];
         for (int i = 0; i < 5; i++) last += (sizes[i] - 1) * stride[i];
-        const bool plain = !p.paired && !p.careful && !p.dots && !lanes && element == COMPUTED<T>;
+        const bool plain = !p.paired && !p.careful && !p.dots && !lanes && !before && element == COMPUTED<T>;
         const auto apart = [&](int i) { return stride[i] * int64_t(sizeof(T)); };
         const bool many = p.in_channels / p.groups >= FEWEST_SIDE_BY_SIDE;
         columns = plain && !narrow && many && stride[1] == 1 && apart(4) % PAGE_BYTES;
@@ -71,17 +72,17 @@ template <class T> class Inputs {
             return;
         }
         make_room(hi[1] - lo[1] + asked.mixed);
-        const int64_t from = std::max<int64_t>(lo[2], 0), until = std::max(from, std::min(hi[2], width));
+        from = std::max<int64_t>(lo[2], 0), until = std::max(from, std::min(hi[2], width));
         if (lanes)
-            copy_lanes(asked, from, until);
+            copy_lanes(asked);
         else if (p.dots)
-            copy_dots(asked, from, until);
+            copy_dots(asked);
         else if (stride[4] == 1 || until - from == 1)
-            copy_rows(asked, from, until);
+            copy_rows(asked);
         else if (stride[1] == 1)
-            copy_channels(asked, from, until);
+            copy_channels(asked);
         else
-            copy_planes(from, until);
+            copy_planes(asked);
     }
 
     // From one position to the next where channels lie side by side, else from one channel to the next.
@@ -134,6 +135,10 @@ template <class T> class Inputs {
     int64_t last = 0;    // of all values
     int64_t stride[5];
     int64_t sample = 0, lo[3] = {0, 0, 0}, hi[3] = {0, 0, 0};
+    int64_t from = 0, until = 0;  // columns that are copied
+    const Before<T> before;
+    Buffer<T> beside;  // for their operands
+    int64_t beside_room = 0;
     // [depth][row][channel][width], or where lanes are groups [depth][row][width][channel]; mixed rows come last.
     Buffer<T> copy;
     int64_t room = 0, pitch = 0;
@@ -158,6 +163,10 @@ template <class T> class Inputs {
             copy = allocate<T>(size + 4 * LANES<T>);  // vectors may read beyond the last row
             room = size;
         }
+        if (const int64_t size = before.room(lanes ? slots : pitch); size > beside_room) {
+            beside_room = 0, beside = allocate<T>(size);
+            beside_room = size;
+        }
         values = copy.get();
         order = p.dots ? Order::dots : Order::rows;
         next_plane = rows * slab(), next_row = slab(), next_channel = pitch, next_column = lanes ? slots : 1;
@@ -169,15 +178,26 @@ template <class T> class Inputs {
     }
     T* copied_row(int64_t d, int64_t h) { return copy.get() + (d - lo[0]) * next_plane + (h - lo[1]) * next_row; }
 
-    // f(d, h) for the rows that any output meets.
+    // f(d, h), which copies a row, for those that any output meets.
     template <class F> void each_copied(const Asked& asked, F f) {
         for (int64_t d = lo[0]; d < hi[0]; d++)
             for (int64_t h = lo[1]; h < hi[1]; h++)
-                if (asked.planes[size_t(d - lo[0])] && asked.rows[size_t(h - lo[1])]) f(d, h);
+                if (asked.planes[size_t(d - lo[0])] && asked.rows[size_t(h - lo[1])]) f(d, h), map_row(d, h);
+    }
+
+    // What was copied of a row becomes what maps make of it; zeros stay zeros.
+    void map_row(int64_t d, int64_t h) {
+        const int64_t zeros = from - lo[2], count = until - from;
+        if (!before || !count) return;
+        const At at = {{sample, 0, d, h, from}};
+        T* to = copied_row(d, h);
+        if (lanes) return before(to + zeros * slots, {count, p.in_channels}, slots, at, 4, 1, beside.get());
+        before(to + zeros, {p.in_channels, count}, pitch, at, 1, 4, beside.get());
+        for (int64_t c = 0; c < p.in_channels; c++, to += pitch) fill_ends(to, zeros, count);
     }
 
     // Row by row, as they lie.
-    void copy_rows(const Asked& asked, int64_t from, int64_t until) {
+    void copy_rows(const Asked& asked) {
         const int64_t zeros = from - lo[2], count = until - from;
         const bool plain = count > 0 && stride[4] == 1 && element == (sizeof(T) == 8 ? TF_F64 : TF_F32);
         each_copied(asked, [&](int64_t d, int64_t h) {
@@ -197,7 +217,7 @@ template <class T> class Inputs {
     }
 
     // Row by row, channels two by two.
-    void copy_dots(const Asked& asked, int64_t from, int64_t until) {
+    void copy_dots(const Asked& asked) {
         const int64_t zeros = from - lo[2], count = until - from;
         const uint16_t* data = static_cast<const uint16_t*>(input);
         // Whether two channels are a value of 32 bits in memory, too.
@@ -218,7 +238,7 @@ template <class T> class Inputs {
     }
 
     // Column by column, channels innermost.
-    void copy_lanes(const Asked& asked, int64_t from, int64_t until) {
+    void copy_lanes(const Asked& asked) {
         const int64_t zeros = (from - lo[2]) * slots, count = until - from;
         each_copied(asked, [&](int64_t d, int64_t h) {
             T* to = copied_row(d, h);
@@ -230,7 +250,7 @@ template <class T> class Inputs {
     }
 
     // Channels lie side by side: those of a row are turned.
-    void copy_channels(const Asked& asked, int64_t from, int64_t until) {
+    void copy_channels(const Asked& asked) {
         const int64_t zeros = from - lo[2], count = until - from;
         each_copied(asked, [&](int64_t d, int64_t h) {
             T* to = copied_row(d, h);
@@ -240,7 +260,7 @@ template <class T> class Inputs {
     }
 
     // Neither do: rows of a plane are turned, or are where planes follow one another as rows do.
-    void copy_planes(int64_t from, int64_t until) {
+    void copy_planes(const Asked& asked) {
         const int64_t zeros = from - lo[2], count = until - from, rows = hi[1] - lo[1];
         const bool one = stride[2] == rows * stride[3] && next_plane == rows * slab();
         const int64_t together = one ? hi[0] - lo[0] : 1;
@@ -251,6 +271,7 @@ template <class T> class Inputs {
                            {stride[3], stride[4]}, to + zeros, slab());
                 for (int64_t r = 0; r < together * rows; r++) fill_ends(to + r * slab(), zeros, count);
             }
+        if (before) each_copied(asked, [](int64_t, int64_t) {});
     }
 
     // Zeros before and behind what was copied of a row.
