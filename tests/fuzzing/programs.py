@@ -44,9 +44,8 @@ def of_programs(make: Maker) -> str:
         program.steps = None
     if random.random() < 0.03:
         program.before = None
-    describe(
-        f"program {fields_of(program)} steps {[*map(fields_of, steps)]} before {[*map(fields_of, first)]}"
-    )
+    before, after = ([*map(fields_of, each)] for each in (first, steps))
+    describe(f"program {fields_of(program)} before {before} steps {after}")
     threads = random.choice((1, 2, 3, make.number(-1, 4)))
     threads = (threads + 2**31) % 2**32 - 2**31
     pointer = ctypes.byref(program) if random.random() < 0.99 else None
@@ -74,18 +73,18 @@ def of_programs(make: Maker) -> str:
         ),
     )
     shape = _last(program, first, steps)
-    before = (program.batch, program.in_channels, *program.spatial)
-    if max(map(prod, (before, *shape))) > COMPUTED:
+    given = (program.batch, program.in_channels, *program.spatial)
+    if max(map(prod, (given, *shape))) > COMPUTED:
         return "left out"
     kind = torch.float64 if item == 8 else torch.float32 if item == 4 else torch.float16
-    x, out = torch.zeros(prod(before), dtype=kind), torch.zeros(prod(shape[-1]), dtype=kind)
+    x, out = torch.zeros(prod(given), dtype=kind), torch.zeros(prod(shape[-1]), dtype=kind)
     same = program.operands == program.element
     operand = torch.ones(program.out_channels, dtype=kind if same else torch.float32)
     for step in array:
         step.t0 = step.t1 = operand.data_ptr()
     program.weights = packed.data_ptr() or 64
     program.input, program.output = x.data_ptr(), out.data_ptr()
-    program.input_strides, program.output_strides = _strides(before), _strides(shape[-1])
+    program.input_strides, program.output_strides = _strides(given), _strides(shape[-1])
     missing = random.random() < 0.1
     if missing:
         setattr(program, random.choice(("weights", "input", "output")), None)
