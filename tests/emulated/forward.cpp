@@ -190,9 +190,11 @@ int64_t transfuse_packed_bytes(const transfuse_program* program) {
     return result<int64_t>(answer, -1);
 }
 
-double transfuse_copies(const transfuse_program* program) {
+int transfuse_copies(const transfuse_program* program, double* times) {
     Frame answer = ask(request(Function::COPIES, *program));
-    return result<double>(answer, -1);
+    if (result(answer, 1)) return 1;
+    for (int i = 0; i < 2; i++) times[i] = answer.get<double>();
+    return 0;
 }
 
 int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, int32_t threads, void* to) {

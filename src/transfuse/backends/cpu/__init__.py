@@ -81,8 +81,17 @@ def _refuses(chain: Chain, problem: Problem) -> str:
     chain.shapes(problem)  # what a stage refuses, no rewrite may hide
     chains = (rewritten(chain, finite) for finite in (True, False))
     reasons = (lower.refusal(each, each.shapes(problem)) for each in chains)
-    convolution = _program(chain.core(problem), chain.conv.weight_scale)
-    return next(filter(None, reasons), "") or before.stored(chain, problem, convolution)
+    return next(filter(None, reasons), "") or before.stored(chain, problem, _alone(chain, problem))
+
+
+def _alone(chain: Chain, problem: Problem) -> library.Program:
+    """The program of a chain's convolution, on inputs that lie as its layout says."""
+    core = chain.core(problem)
+    program = _program(core, chain.conv.weight_scale)
+    last = problem.layout == "channels_last"
+    like = results.Form(core.input.dims, ELEMENTS[problem.dtype].dtype, last)
+    program.input_strides = strides(like.strides)
+    return program
 
 
 class _Kernels:

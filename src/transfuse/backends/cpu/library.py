@@ -44,6 +44,7 @@ Sizes = ctypes.c_int64 * 3
 Strides = ctypes.c_int64 * 5
 Axes = ctypes.c_int64 * 9
 Digest = ctypes.c_uint64 * 2
+Times = ctypes.c_double * 2
 
 CHANGED = 2
 """What ``transfuse_run_unless_changed`` gives where it ran nothing."""
@@ -320,9 +321,7 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_packed_bytes.argtypes = (program,)
     core.transfuse_packed_bytes.restype = ctypes.c_int64
     core.transfuse_packed_bytes.errcheck = _given
-    core.transfuse_copies.argtypes = (program,)
-    core.transfuse_copies.restype = ctypes.c_double
-    core.transfuse_copies.errcheck = _given
+    core.transfuse_copies.argtypes = (program, Times)
     pointer, count = ctypes.c_void_p, ctypes.c_int32
     core.transfuse_pack.argtypes = (program, pointer, Strides, count, pointer)
     core.transfuse_digest.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, Digest)

@@ -49,13 +49,16 @@ template <class T> class Before {
     // Values of room that the operands of rows so far apart take.
     int64_t room(int64_t pitch) const { return most * room_of(pitch); }
 
+    // Rows so far apart that stay in the first-level cache together.
+    static int64_t some(int64_t pitch) { return std::max<int64_t>(1, BLOCK_VALUES / pitch); }
+
     // Rows become their images; what lies between them becomes anything. They and their values follow one another along
     // two axes, from `at` on.
     void operator()(T* values, Extent e, int64_t pitch, At at, int row_axis, int value_axis, T* beside) const {
         if (maps.empty()) return;
-        const int64_t some = std::max<int64_t>(1, BLOCK_VALUES / pitch);
-        for (int64_t r = 0; r < e.rows; r += some, at.axes[row_axis] += some) {
-            const Extent part = {std::min(some, e.rows - r), e.width};
+        for (int64_t r = 0, count; r < e.rows; r += count, at.axes[row_axis] += count) {
+            count = std::min(some(pitch), e.rows - r);
+            const Extent part = {count, e.width};
             for (const Each& each : maps) {
                 From<T> from[UINT8_MAX];
                 for (int k = 0; k < each.map.operands(); k++)

@@ -31,4 +31,10 @@ template <class T> static double copies_of(transfuse_program program, bool sidew
     return found;
 }
 
+// Whether a convolution that nothing stands before reads its inputs where they lie, but for tiles at the ends of rows.
+template <class T> static bool reads_in_place(const transfuse_program& program, bool sideways) {
+    const Layer p = Division<T>::parts(program, sideways, program.spatial);
+    return Inputs<T>(p, nullptr, p.input_element, p.input_strides, p.spatial).in_place();
+}
+
 }  // namespace TF_NAMESPACE

@@ -46,10 +46,11 @@ static void pack_weights(const transfuse_program& program, const void* weights, 
     });
 }
 
-static double copies(const transfuse_program& program) {
-    return as_computed(program, [&](auto type) {
+static void copies(const transfuse_program& program, double* times) {
+    as_computed(program, [&](auto type) {
         const Sideways<decltype(type)> sideways(program);
-        return copies_of<decltype(type)>(sideways.program, sideways.turned);
+        times[0] = copies_of<decltype(type)>(sideways.program, sideways.turned);
+        times[1] = reads_in_place<decltype(type)>(sideways.program, sideways.turned) ? 0 : times[0];
     });
 }
 

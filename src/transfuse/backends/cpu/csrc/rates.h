@@ -10,4 +10,4 @@ struct Rates {
     double special;    // special functions per second
     double per_instruction;  // flops' time of any other instruction of a map, for a value
 };
-constexpr Rates RATES = {20000000000.0, {177000000000.0, 88000000000.0, 177000000000.0, 177000000000.0}, 512000, 64, 4000000000.0, 4};
+constexpr Rates RATES = {20000000000.0, {177000000000.0, 88000000000.0, 177000000000.0, 177000000000.0}, 512000, 64, 4000000000.0, 8};
