@@ -20,11 +20,11 @@ from transfuse.backends.cpu import (
     lower,
     results,
     single,
-    sweeps,
     threads,
     weights,
     winners,
 )
+from transfuse.backends.cpu.sweeps import prepare
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -103,11 +103,19 @@ class _Kernels:
         return _Core(chain, problem)
 
     def sweep(self, sweep: Sweep, device: torch.device) -> Run:
-        run = sweeps.prepare(sweep)
-        return lambda slots: run([tensor.data_ptr() for tensor in slots])
+        (run,) = self.sweeps((sweep,), device)
+        return run
 
     def sweeps(self, sweeps: Sequence[Sweep], device: torch.device) -> list[Run]:
-        return [self.sweep(each, device) for each in sweeps]
+        """One run of them all, which asks for addresses once."""
+        prepared = [prepare(each) for each in sweeps]
+
+        def run(slots: Sequence[Tensor]) -> None:
+            addresses = [tensor.data_ptr() for tensor in slots]
+            for each in prepared:
+                each(addresses)
+
+        return [run] if prepared else []
 
     def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
         return winners.prepare(problem, windows)

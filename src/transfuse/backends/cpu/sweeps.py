@@ -1,7 +1,7 @@
 """Sweeps as the core takes them: axes put into the order in which memory lies, and made few."""
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -182,19 +182,53 @@ class _Ready:
             after=after and ctypes.pointer(after.structure()),
             **fields,
         )
+        self._idle: list[_Filled] = []
 
     def __call__(self, slots: Sequence[int]) -> None:
         core = library.load()
         assert core is not None
-        # Copies: others may run at the same time.
+        try:
+            filled = self._idle.pop()
+        except IndexError:
+            filled = self._filled()
+        for (words, at), (slot, offset) in zip(filled.addresses, self._places, strict=True):
+            words[at] = slots[slot] + offset
+        status = core.transfuse_sweep_run(filled.sweep, threads.count())
+        self._idle.append(filled)
+        library.check(core, status)
+
+    def _filled(self) -> "_Filled":
         sweep = library.Sweep.from_buffer_copy(self._sweep)
         values = type(self._values).from_buffer_copy(self._values)
         others = type(self._others).from_buffer_copy(self._others)
-        outs = list(sweep.outs)[: self._outs]
-        for view, (slot, offset) in zip((*outs, *values, *others), self._places, strict=True):
-            view.data = slots[slot] + offset
+        addresses = [
+            *_addresses(sweep, library.Sweep.outs.offset, self._outs),
+            *_addresses(values, 0, len(values)),
+            *_addresses(others, 0, len(others)),
+        ]
         sweep.values, sweep.others = values, others
-        library.check(core, core.transfuse_sweep_run(sweep, threads.count()))
+        return _Filled(ctypes.pointer(sweep), addresses)
+
+
+class _Filled(NamedTuple):
+    """The sweep of one call, and the words in it that are addresses of its views.
+
+    Each call takes one for itself and gives it back: threads never share one.
+    """
+
+    sweep: Any
+    addresses: list[tuple[memoryview, int]]
+
+
+def _addresses(
+    structure: ctypes.Structure | ctypes.Array[library.View], first: int, count: int
+) -> Iterator[tuple[memoryview, int]]:
+    """Where the addresses of so many views stand in a structure, from a byte on."""
+    if not count:
+        return
+    words, size = memoryview(structure).cast("B").cast("Q"), ctypes.sizeof(library.View)
+    for at in range(first + library.View.data.offset, first + count * size, size):
+        yield words, at // 8
 
 
 def _read(expr: Expr, named: Named, running: str | None) -> tuple[Code, tuple[View, ...]]:
