@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "column_sums.h"
 #include "inputs.h"
 #include "memory.h"
 #include "microkernel.h"
@@ -26,6 +27,7 @@ template <class T> class Convolution {
         narrow = is_narrow<T>(p), lanes = is_depthwise<T>(p);
         if (narrow) zeros.assign(size_t(channels.slots), T(0));
         if (p.paired) pairs.reset(new Pairs(p));
+        if (p.columns) columns.reset(new ColumnSums<T>(p, input, element, strides, inputs));
     }
 
     // Whether a bias can be part of the sums: where each is a single short one. It would be lost amid large ones.
@@ -33,13 +35,14 @@ template <class T> class Convolution {
         const int64_t channels = p.in_channels / p.groups;
         int64_t count = channels;
         for (int a = 0; a < 3; a++) count *= ceiling(p.kernel[a], Taps(p, a).step);
-        return is_narrow<T>(p) || (!p.paired && count <= terms(int(channels)));
+        return is_narrow<T>(p) || p.columns || (!p.paired && count <= terms(int(channels)));
     }
 
     // All outputs of tile.box of sample tile.n, into tile.values; `line` is a bias for each slot, if it takes one.
     void operator()(Tile<T>& tile, const T* line) {
         bias = line;
         tile.channels = channels;
+        if (columns) return (*columns)(tile, line);
         const Box& box = tile.box;
         read(tile.n, box);
         gaps = (lanes || !narrow) && has_gaps(box);
@@ -63,6 +66,7 @@ template <class T> class Convolution {
     std::vector<T> zeros;  // a bias where there is none
     bool gaps = false;  // whether many outputs of the tile meet no input, and all of them are their bias from the start
     std::unique_ptr<Pairs> pairs;
+    std::unique_ptr<ColumnSums<T>> columns;
 
     // What was read last: the parts of a tile's channels need the same, and tiles of the same rows may.
     int64_t sample = -1;
