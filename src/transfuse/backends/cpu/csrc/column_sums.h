@@ -105,7 +105,7 @@ template <class T> class ColumnSums {
         for (int64_t o = 0, wide; o < padded; o += wide) {
             wide = block_width<T>(lanes, o);
             const T* weights = static_cast<const T*>(p.weights) + o * p.in_channels;
-            row_of<T>(wide, order)(x, positions, &tap, 1, int(p.in_channels), apart, weights, columns.get() + o, padded,
+            row_of<T>(wide, order)(x, positions, &tap, 1, int(p.in_channels), apart, weights, 0, columns.get() + o, padded,
                                    {true, 0, false, nullptr});
         }
     }

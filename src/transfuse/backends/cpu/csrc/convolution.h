@@ -273,14 +273,17 @@ template <class T> class Convolution {
         const T* first = static_cast<const T*>(p.weights) + tile.part * padded * p.groups * p.taps() * cig;
         for (int64_t slot = 0, wide; slot < padded * p.groups; slot += wide) {
             const int64_t group = slot / padded;
-            wide = narrow ? per_group : block_width<T>(per_group, slot % padded);
+            const int64_t line = narrow ? per_group : block_width<T>(per_group, slot % padded);
+            const bool few = phase.count <= FEW_POSITIONS && !narrow && slot % padded + 4 * LANES<T> <= padded;
+            wide = few ? 4 * LANES<T> : line;
+            const int64_t next = line * p.taps() * cig;
             const auto add = row_of<T>(wide, inputs.order);
             const auto add_few = narrow ? narrow_row_of<T>(per_group) : nullptr;
             const T* weights = first + slot * p.taps() * cig;
             for (int64_t c0 = 0; c0 < cig; c0 += part) {
                 const int count = int(std::min(part, cig - c0));
                 const T* x = inputs.values + (group * cig + c0) * inputs.next_channel;
-                const T *w = weights + c0 * wide, *begins = bias ? bias + slot : nullptr;
+                const T *w = weights + c0 * line, *begins = bias ? bias + slot : nullptr;
                 for (const Sum& sum : sums) {
                     const Tap* t = taps.data() + sum.begin;
                     const int met = int(sum.end - sum.begin);
@@ -293,17 +296,17 @@ template <class T> class Convolution {
                                 add_few(x + q, 1, some, taps, count, inputs.next_channel, w, least + slot,
                                         s + q * step(), step());
                             else
-                                add(x + q, 1, some, taps, count, apart, w, s + q * step(), step(),
+                                add(x + q, 1, some, taps, count, apart, w, next, s + q * step(), step(),
                                 {c0 == 0, 0, false, begins});
                         });
                     else if (narrow)
                         add_few(x, phase.count, t, met, count, inputs.next_channel, w, least + slot, s, step());
                     else if (phase.spans.empty() || !met)
-                        add(x, phase.count, t, met, count, apart, w, s, step(),
+                        add(x, phase.count, t, met, count, apart, w, next, s, step(),
                             {sum.first && c0 == 0, second, sum.minus, begins});
                     else
                         by_span(phase, met, sum.first && c0 == 0, [&](const auto& span, int64_t first, int some, bool set) {
-                            add(x + span.lo * inputs.next_column, span.hi - span.lo, t + first, some, count, apart, w,
+                            add(x + span.lo * inputs.next_column, span.hi - span.lo, t + first, some, count, apart, w, next,
                                 s + span.lo * step(), step(), {set, second, sum.minus, begins});
                         });
                 }

@@ -162,7 +162,7 @@ template <class T>
 static void pack_dots(const transfuse_program& p, const void* weights, const int64_t* strides, int threads, T* to) {
     transfuse_program single = p;
     single.input_element = TF_F32;
-    single.spatial[1] = 1;  // so few rows are not paired
+    single.spatial[1] = 1, single.spatial[2] = COLUMNS_BYTES;  // so few rows are not paired, so long ones no columns
     const int64_t lines = p.kernel[0] * p.kernel[1] * p.kernel[2] * (p.in_channels / p.groups);
     const int64_t per_group = p.out_channels / p.groups, padded = group_slots<T>(p);
     const Buffer<T> found = allocate<T>(packed_size<T>(single));
