@@ -33,6 +33,7 @@ class Machine:
     on_chip: int  # bytes that one program can hold
     per_value: int = 0  # flops' time that a convolution's value takes beside its products
     per_instruction: int = 0  # and that of a plain instruction of a map, for a value
+    keeping: int = 16  # times the time of its writing that what is kept for gradients must save
 
     def seconds(self, arithmetic: str, flops: int, traffic: int) -> float:
         return flops / self.flops[arithmetic] + traffic / self.bandwidth
@@ -51,7 +52,9 @@ class Machine:
 # and only where a cut lies close. The core has those of a CPU from here (`make generate`). There a
 # value is copied, stored and turned in caches: at 16 products each, convolutions take the time of
 # 80 and more, and stored values won every case. An instruction of a map loads and stores what it
-# works on, and rows of inputs are short: for a value 0.05 to 0.07 ns on one core.
+# works on, and rows of inputs are short: for a value 0.05 to 0.07 ns on one core. What is kept for
+# gradients must save more than its writing costs, for memory has other uses: on a GPU it is scarce,
+# on a CPU torch keeps no less.
 MACHINES = {
     "cuda": Machine(
         4.28e12,
@@ -60,7 +63,13 @@ MACHINES = {
         227_000,
     ),
     "cpu": Machine(
-        2e10, {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9}, 4e9, 512_000, 64, 8
+        2e10,
+        {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9},
+        4e9,
+        512_000,
+        per_value=64,
+        per_instruction=8,
+        keeping=2,
     ),
 }
 

@@ -98,6 +98,8 @@ class _Kernels:
     """The core and the sweeps of this backend."""
 
     common = 4
+    reads = True
+    turns = 1024
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)
@@ -132,7 +134,12 @@ class _Kernels:
     def empty(
         self, dims: Sequence[int], dtype: torch.dtype, last: bool, device: torch.device
     ) -> Tensor:
-        return results.empty(results.Form(tuple(dims), dtype, last))
+        return results.empty(_form(tuple(dims), dtype, last))
+
+
+@lru_cache(maxsize=4096)
+def _form(dims: tuple[int, ...], dtype: torch.dtype, last: bool) -> results.Form:
+    return results.Form(dims, dtype, last)
 
 
 class _Core:

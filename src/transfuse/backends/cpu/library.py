@@ -45,6 +45,8 @@ Strides = ctypes.c_int64 * 5
 Axes = ctypes.c_int64 * 9
 Digest = ctypes.c_uint64 * 2
 Times = ctypes.c_double * 2
+JOINED = 64
+"""Neighbours that a fold across makes one result of, at most: TF_JOINED."""
 
 CHANGED = 2
 """What ``transfuse_run_unless_changed`` gives where it ran nothing."""
@@ -163,6 +165,7 @@ class Sweep(ctypes.Structure):
         ("kept", ctypes.c_int32),
         ("folded", ctypes.c_int32),
         ("across", ctypes.c_int32),
+        ("joined", ctypes.c_int32),
         ("sizes", Axes),
         ("values_count", ctypes.c_int32),
         ("others_count", ctypes.c_int32),

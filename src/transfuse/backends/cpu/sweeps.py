@@ -95,11 +95,34 @@ def _fold(sweep: Fold) -> "_Ready":
     outer, inner = outer or alone, inner or alone
     near, far = outer[-1].strides[main], inner[-1].strides[main]
     across = near > 0 and (near < far or far == 0)
+    read = range(first, first + len(values))
+    joined = 0
+    if not across and _short_rows(outer[-1], inner, read):
+        joined = inner[-1].size
+        outer, inner, across = _widened(outer, inner, read), inner[:-1], True
     found = before if not isinstance(sweep.before, Name) else None
     then = after if sweep.after is not X else None
     return _Ready(
-        "fold", sweep.folding, outer, inner, sweep.outs, values, others, found, then, across=across
+        *("fold", sweep.folding, outer, inner, sweep.outs, values, others, found, then),
+        across=across,
+        joined=joined,
     )
+
+
+def _short_rows(outer: _Axis, inner: Sequence[_Axis], read: Iterable[int]) -> bool:
+    """Whether a fold goes along short rows that lie beside those of the next result, as over
+    groups of channels where these are innermost: vectors lie better across several of them."""
+    last = inner[-1]
+    beside = all(outer.strides[at] == last.size * last.strides[at] for at in read)
+    return beside and len(inner) > 1 and 1 < last.size <= library.JOINED
+
+
+def _widened(outer: Sequence[_Axis], inner: Sequence[_Axis], read: Iterable[int]) -> list[_Axis]:
+    """The axes that are kept, where the values along the last one that is folded are kept, too."""
+    *rest, near = outer
+    last = inner[-1]
+    strides = [last.strides[at] if at in read else step for at, step in enumerate(near.strides)]
+    return [*rest, _Axis(near.size * last.size, tuple(strides))]
 
 
 def _slide(sweep: Slide) -> "_Ready":

@@ -145,7 +145,7 @@ struct Abi {
         add("\nview %zu:", sizeof(transfuse_view));
         FIELD(view, element), FIELD(view, data), FIELD(view, strides);
         add("\nsweep %zu:", sizeof(transfuse_sweep));
-        FIELD(sweep, kind), FIELD(sweep, folding), FIELD(sweep, kept), FIELD(sweep, folded), FIELD(sweep, across);
+        FIELD(sweep, kind), FIELD(sweep, folding), FIELD(sweep, kept), FIELD(sweep, folded), FIELD(sweep, across), FIELD(sweep, joined);
         FIELD(sweep, sizes), FIELD(sweep, values_count), FIELD(sweep, others_count), FIELD(sweep, values);
         FIELD(sweep, others), FIELD(sweep, outs), FIELD(sweep, before), FIELD(sweep, after), FIELD(sweep, inputs);
         FIELD(sweep, kernel), FIELD(sweep, stride), FIELD(sweep, padding), FIELD(sweep, dilation);

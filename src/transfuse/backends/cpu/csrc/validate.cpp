@@ -246,6 +246,9 @@ void validate_sweep(const transfuse_sweep* sweep) {
     within("folding of a sweep", s.folding, 0, TF_FOLDINGS - 1);
     within("axes of a sweep", s.kept, s.kind == TF_EACH ? 2 : 1, TF_AXES);
     within("axes of a sweep that are folded", s.folded, s.kind == TF_FOLD, s.kind == TF_FOLD ? TF_AXES - s.kept : 0);
+    within("joined results of a sweep", s.joined, 0, s.kind == TF_FOLD && s.across ? TF_JOINED : 0);
+    if (s.joined && s.sizes[s.kept - 1] % s.joined)
+        refuse(s.sizes[s.kept - 1], " results of a sweep are not whole times ", s.joined);
     within("values of a sweep", s.values_count, 0, UINT8_MAX);
     within("others of a sweep", s.others_count, 0, UINT8_MAX);
     const int axes = s.kept + s.folded;
