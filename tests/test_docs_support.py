@@ -46,7 +46,8 @@ class Torchs(Stage):
     ("stage", "before", "cell"),
     [
         (relu(), False, "kernel"),
-        (relu(), True, "1 sweep"),
+        (relu(), True, "kernel"),
+        (*parse("log_softmax(-1)"), True, "2 sweeps"),
         (*parse("softmax(-1)"), False, "2 sweeps"),
         (*parse("sum(channels)"), True, "—"),
         (Torchs(), False, "torch"),

@@ -17,7 +17,7 @@ from transfuse.stages.text import KNOWN, parse
 
 BACKENDS: tuple[tuple[Cpu | Triton, str], ...] = ((Cpu(), "cpu"), (Triton(), "cuda:sm90"))
 """The backends that fuse, each with a device it is for, which need not be here."""
-SIZES = "n8 ci32 co32 i16x16 k4 s2 p1"
+SIZES = "n2 ci16 co16 i6x8 k4 s2 p1"
 CONVOLUTION = conv_transpose(2)
 
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
