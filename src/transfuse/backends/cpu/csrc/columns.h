@@ -45,7 +45,7 @@ struct MetInputs {
 
 // By the sizes alone, since weights are packed before tensors are known. `narrow`, `paired`: what else would be done.
 template <class T> static bool pays_by_columns(const transfuse_program& p, bool narrow, bool paired) {
-    if (p.groups != 1 || p.pooled || p.in_channels < FEWEST_TERMS) return false;
+    if (p.groups != 1 || p.before_count || p.in_channels < FEWEST_TERMS) return false;
     double lanes = double(p.out_channels), room = double(sizeof(T));
     for (int a = 0; a < 3; a++) lanes *= double(p.kernel[a]), room *= double(p.spatial[a]);
     if (lanes == double(p.out_channels)) return false;  // one tap: rows are long where they follow one another

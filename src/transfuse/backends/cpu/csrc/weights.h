@@ -125,7 +125,8 @@ struct Layer : transfuse_program {
         static_cast<transfuse_program&>(layer) = p;
         layer.sideways = sideways;
         const T* weights = static_cast<const T*>(p.weights);
-        layer.paired = is_paired<T>(p) && !p.careful && weights[packed_size<T>(p) - 1] != 0;
+        // Before there are weights they are taken to be such that they may be.
+        layer.paired = is_paired<T>(p) && !p.careful && (!weights || weights[packed_size<T>(p) - 1] != 0);
         layer.tap_rows = packed_rows<T>(p);
         layer.columns = is_by_columns<T>(p);
         layer.dots = is_dotted<T>(p);
