@@ -26,8 +26,8 @@ template <class T> class ColumnSums {
         if (tile.n != sample || !(tile.box == box)) multiply(tile.n, tile.box);
         const int64_t vectors = tile.channels.slots / LANES<T>;
         T* to = tile.values;
-        for (const auto& planes : reads[0].of)
-            for (const auto& lines : reads[1].of) {
+        for (const auto& planes : depth.of)
+            for (const auto& lines : height.of) {
                 list_rows(planes, lines);
                 for (size_t w = 0; w + 1 < ends.size(); w++, to += tile.channels.slots)
                     for (int64_t j = 0; j < vectors * LANES<T>; j += LANES<T>) {
@@ -48,7 +48,8 @@ template <class T> class ColumnSums {
     // What was multiplied last.
     int64_t sample = -1;
     Box box = {};
-    Reads reads[3];
+    Reads depth, height;
+    int64_t lo[3] = {0, 0, 0}, hi[3] = {0, 0, 0};  // of the inputs that are met
     int64_t room = 0, copied = 0;
     Buffer<T> columns, copy;         // [position][lane], and [input channel][position]
     std::vector<int64_t> rows;       // that a row of outputs meets, and their taps: where these are in the columns
@@ -57,12 +58,7 @@ template <class T> class ColumnSums {
 
     void multiply(int64_t from, const Box& asked) {
         sample = -1;  // until all is done
-        for (int a = 0; a < 3; a++) reads[a] = Reads(p, a, n[a], asked.lo[a], asked.hi[a]);
-        ends.assign(1, 0), places.clear();
-        for (const auto& each : reads[2].of) {
-            for (const auto& meets : each) places.push_back((meets.input - reads[2].lo) * padded + meets.tap * p.out_channels);
-            ends.push_back(places.size());
-        }
+        if (!(asked == box)) list(asked);
         const int64_t positions = size(0) * size(1) * size(2), count = (positions + 1) * padded + 2 * LANES<T> + p.out_channels;
         if (count > room) {
             room = 0, columns.reset();
@@ -73,7 +69,7 @@ template <class T> class ColumnSums {
         int64_t width = size(2), lines = size(1), planes = size(0);
         if (lines == 1 || stride[3] == width * stride[4]) width *= lines, lines = 1;
         if (lines == 1 && (planes == 1 || stride[2] == width * stride[4])) width *= planes, planes = 1;
-        const int64_t at = from * stride[0] + reads[0].lo * stride[2] + reads[1].lo * stride[3] + reads[2].lo * stride[4];
+        const int64_t at = from * stride[0] + lo[0] * stride[2] + lo[1] * stride[3] + lo[2] * stride[4];
         const bool as_is = element == COMPUTED<T> && width == positions;
         const T* x = static_cast<const T*>(input) + at;
         if (as_is && stride[4] == 1 && is_near(stride[1])) {
@@ -93,10 +89,30 @@ template <class T> class ColumnSums {
                                {stride[1], stride[4]}, copy.get() + (d * lines + h) * width, pitch);
             by_blocks(copy.get(), positions, Order::rows, pitch);
         }
-        sample = from, box = asked;
+        sample = from;
     }
 
-    int64_t size(int a) const { return reads[a].hi - reads[a].lo; }
+    // What the outputs of a box meet.
+    void list(const Box& asked) {
+        box = {};  // until all is done
+        depth = Reads(p, 0, n[0], asked.lo[0], asked.hi[0]), height = Reads(p, 1, n[1], asked.lo[1], asked.hi[1]);
+        lo[0] = depth.lo, hi[0] = depth.hi, lo[1] = height.lo, hi[1] = height.hi, lo[2] = INT64_MAX, hi[2] = 0;
+        // Rows may be long: no lists of their own for their outputs.
+        ends.assign(1, 0), places.clear();
+        const Taps taps(p, 2);
+        for (int64_t o = asked.lo[2]; o < asked.hi[2]; o++) {
+            taps.each(o, 0, n[2], [&](int64_t k, int64_t i) {
+                places.push_back(i * padded + k * p.out_channels);
+                lo[2] = std::min(lo[2], i), hi[2] = std::max(hi[2], i + 1);
+            });
+            ends.push_back(places.size());
+        }
+        lo[2] = std::min(lo[2], hi[2]);
+        for (int64_t& each : places) each -= lo[2] * padded;
+        box = asked;
+    }
+
+    int64_t size(int a) const { return hi[a] - lo[a]; }
     // Further apart, values drive one another out of the first-level cache.
     static bool is_near(int64_t apart) { return apart * int64_t(sizeof(T)) % PAGE_BYTES != 0; }
 
@@ -114,7 +130,7 @@ template <class T> class ColumnSums {
         rows.clear();
         for (const auto& z : planes)
             for (const auto& y : lines) {
-                const int64_t first = ((z.input - reads[0].lo) * size(1) + y.input - reads[1].lo) * size(2);
+                const int64_t first = ((z.input - lo[0]) * size(1) + y.input - lo[1]) * size(2);
                 rows.push_back(first * padded + (z.tap * p.kernel[1] + y.tap) * p.kernel[2] * p.out_channels);
             }
     }

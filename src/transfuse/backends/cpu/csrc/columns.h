@@ -17,6 +17,7 @@ constexpr int64_t FEWEST_TERMS = 16;        // input channels of a product
 constexpr double UNDER_WAY = 8;             // products at a time: a sum waits for the one before
 constexpr double NARROW_STEPS = 1.5;        // of a vector of positions: each weight is a load of its own
 constexpr double GATHER_STEPS = 8;          // products that could be computed while one is found and added
+constexpr double OUTPUT_STEPS = 16;         // likewise while an output is stored beside the columns
 constexpr double COLUMNS_GAIN = 0.85;       // of the steps at the most: they are an estimate
 
 // Steps of the inner loop for one input channel: each vector of weights is read once for a block of positions.
@@ -58,8 +59,9 @@ template <class T> static bool pays_by_columns(const transfuse_program& p, bool 
     const double rows = double(depth.all) * double(height.all), pairs = rows * double(width.all);
     const double direct = rows * row * (paired ? 0.75 : 1), terms = double(p.in_channels);
     const double columns = inner_steps<T>(p.spatial[0] * p.spatial[1] * p.spatial[2], int64_t(lanes));
-    const double gathered = pairs * double(ceiling(p.out_channels, LANES<T>)) * GATHER_STEPS;
-    return columns * terms + gathered < COLUMNS_GAIN * direct * terms;
+    const double outputs = double(depth.outputs) * double(height.outputs) * double(width.outputs);
+    const double gathered = pairs * GATHER_STEPS + outputs * OUTPUT_STEPS;
+    return columns * terms + gathered * double(ceiling(p.out_channels, LANES<T>)) < COLUMNS_GAIN * direct * terms;
 }
 
 // Lanes of a column: the channels of the first tap, those of the next one.
