@@ -43,13 +43,13 @@ def fuse(model: M, example_inputs: Any = None, inplace: bool = False) -> M:
     that changes, another submodule or a new hook make that part be looked at again.
 
     A forward that decides by the values of tensors, sets attributes or cannot be read in another
-    way is left as it is, and its submodules are fused each by itself; where it decides by sizes,
-    it is looked at in the first call. So is a part that is called by itself, as a decoder by
+    way is left as it is, and its submodules are fused each by itself; where it decides by sizes, it
+    is looked at in the first call. So is a part that is called by itself, as a decoder by
     ``model.decode(z)``. ``transfuse.fuse(model).explain()`` tells what became of each transposed
-    convolution, and why. What a forward reads of objects other than modules, and
-    of global variables, is taken to be constant. Fuse a model before it is wrapped for
-    distributed training; replicas of ``torch.nn.DataParallel`` are not served, and
-    ``torch.jit.script``, which reads source code, takes the model that :func:`unfuse` gives back.
+    convolution, and why. What a forward reads of objects other than modules, and of global
+    variables, is taken to be constant. Fuse a model before it is wrapped for distributed training;
+    replicas of ``torch.nn.DataParallel`` are not served, and ``torch.jit.script``, which reads
+    source code, takes the model that :func:`unfuse` gives back.
 
     Args:
         model: any module; one that is fused already is fused anew
