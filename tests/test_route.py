@@ -45,9 +45,14 @@ def test_element_stages_cost_no_sweep_of_their_own() -> None:
 
 
 def test_what_stands_before_the_convolution() -> None:
-    assert legs(before=(s.tanh(), s.max_pool(2), s.relu())) == [
-        "tanh · max_pool(2) · relu",
+    assert legs(before=(s.tanh(),)) == ["tanh · conv_transpose2d"]
+    assert legs(before=(s.sin(), s.max_pool(2), s.relu())) == [
+        "sin · max_pool(2) · relu",
         "conv_transpose2d",
+    ]
+    assert legs(before=(s.softmax("channels"), s.relu()))[1:] == [
+        "softmax(channels)",
+        "relu · conv_transpose2d",
     ]
 
 

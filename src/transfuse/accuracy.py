@@ -11,6 +11,7 @@ shrinks with them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from math import inf, prod, sqrt
 from typing import Any
 
@@ -24,6 +25,9 @@ from transfuse.reference import evaluate, reference
 
 SAFETY = 4.0
 """Slack over the probabilistic bound: it holds for each element, and the worst one is compared."""
+LEAST_MOVED = 8
+"""Values whose movement is looked at, in several moves where one has fewer: by chance a single
+value stays where it is."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,16 @@ class Oracle:
         self.element = ELEMENTS[problem.dtype]
         self.exact = reference(chain, problem, x, weight, operands)
         nudged = Nudge(ulp, x.device)
-        nearby = {name: nudged(tensor) for name, tensor in operands.items()}
-        near = evaluate(chain, problem, nudged(x), nudged(weight), nearby, after=nudged)
+
+        def near() -> list[Tensor]:
+            nearby = {name: nudged(tensor) for name, tensor in operands.items()}
+            return [evaluate(chain, problem, nudged(x), nudged(weight), nearby, after=nudged)]
+
+        (movement,) = farthest(near, [self.exact])
         roundings = sqrt(length or terms(chain.core(problem)))
         if self.element.compute == torch.float64:  # the oracle errs, too, also in its statistics
             roundings += sqrt(longest_sum(chain, problem))
-        self.allowed = SAFETY * roundings * moved(near, self.exact)
+        self.allowed = SAFETY * roundings * movement
 
     def judge(self, y: Tensor) -> Accuracy:
         """NaN and Inf in the same places, every error within its budget."""
@@ -100,15 +108,12 @@ class StepOracle:
                 return torch.autograd.grad(y, leaves, as_read(cotangent))
 
         self.exact = gradients(lambda t: t.detach().double().clone(), None)
-        near = gradients(lambda t: nudged(t.detach()), nudged)
         # Of the convolution's outputs every one is a term of the weight's gradient.
         core = chain.core(problem)
         length = max(longest_sum(chain, problem), core.output().numel // core.out_channels)
         doubled = 2.0 if self.element.compute == torch.float64 else 1.0  # the oracle errs, too
-        self.allowed = [
-            doubled * SAFETY * sqrt(length) * moved(there, here)
-            for there, here in zip(near, self.exact, strict=True)
-        ]
+        movements = farthest(lambda: gradients(lambda t: nudged(t.detach()), nudged), self.exact)
+        self.allowed = [doubled * SAFETY * sqrt(length) * each for each in movements]
 
     def judge(self, found: Sequence[Tensor]) -> Accuracy:
         """The worst of the gradients."""
@@ -131,6 +136,15 @@ def moved(near: Tensor, exact: Tensor) -> float:
     change = (near - exact).abs()
     change = change[change.isfinite()]
     return float(change.max()) if change.numel() else 0.0
+
+
+def farthest(near: Callable[[], Sequence[Tensor]], exact: Sequence[Tensor]) -> list[float]:
+    """The same of each tensor, of as many moves as it takes; ``near`` makes another each time."""
+    fewest = min((each.numel() for each in exact if each.numel()), default=LEAST_MOVED)
+    moves = [near() for _ in range(-(-LEAST_MOVED // fewest))]
+    return [
+        max(map(moved, there, repeat(here))) for *there, here in zip(*moves, exact, strict=True)
+    ]
 
 
 def worst(

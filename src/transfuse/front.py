@@ -303,7 +303,7 @@ def _run(
     in_bounds(tensors, found.spans, kernel, operands)
     x, weight = tensors[0], tensors[1]
     if found.updates:
-        updatable(found.updates, {"input": x, kernel: weight, **operands})
+        updatable(found.updates, {"input": x, kernel: weight, **operands}, found.spans)
     if out is not None:
         apart(out, tensors[:-1], found.spans, kernel, operands)
     try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transfuse import dispatch, log, plain, settings
-from transfuse.backends.backward import Backward
+from transfuse.backends.backward import Backward, told_by_result
 from transfuse.backends.base import Backend, Verdict
 from transfuse.backends.eager import evaluated, pulled_back
 from transfuse.backends.keeping import Keeping
@@ -42,9 +42,10 @@ def gradients(
     if problem.batch and not plain.why_not((grad, x, weight, *operands.values(), *kept)):
         backend, names = settings.backend(), frozenset(wanted)
         keeps = keeping(chain, problem, backend) if kept else None
+        numbers = keeps.kept if keeps else ()
         if result is not None:
-            backward = _told(chain, problem, names, backend)
-        backward = backward or _backward(chain, problem, names, backend, keeps and keeps.kept)
+            backward = _told(chain, problem, names, backend, numbers)
+        backward = backward or _backward(chain, problem, names, backend, numbers)
     if backward is None:
         return _by_autograd(chain, problem, grad, x, weight, operands, wanted)
     with torch.no_grad():
@@ -65,7 +66,7 @@ def told(chain: Chain, problem: Problem, asked: str | None) -> bool:
 @lru_cache(maxsize=4096)
 def keeping(chain: Chain, problem: Problem, asked: str | None) -> Keeping | None:
     """The forward call that keeps what gradients by all tensors read, where that is cheaper."""
-    if chain.updates or not problem.batch:
+    if any(stage.updates for stage in chain.prologue) or not problem.batch:
         return None
     wanted = _learnt(chain, problem)
     chosen, verdict = _chosen(chain, problem, asked)
@@ -89,11 +90,12 @@ def plan_backward(chain: Chain, problem: Problem) -> Plan:
     back over it: one by its values, one by its tensors.
     """
     asked = settings.backend()
-    keeps = keeping(chain, problem, asked)
+    names = _learnt(chain, problem)
+    by_result = _told(chain, problem, names, asked) if told(chain, problem, asked) else None
+    keeps = None if by_result else keeping(chain, problem, asked)
     if keeps is not None:
         return keeps.plan()
-    names = _learnt(chain, problem)
-    backward = _told(chain, problem, names, asked) or _backward(chain, problem, names, asked)
+    backward = by_result or _backward(chain, problem, names, asked)
     if backward is not None:
         return backward.plan()
     forward = staged(chain, problem, ELEMENTS[problem.dtype].itemsize)
@@ -129,14 +131,16 @@ def _by_autograd(
 
 @lru_cache(maxsize=4096)
 def _told(
-    chain: Chain, problem: Problem, wanted: frozenset[str], asked: str | None
+    chain: Chain,
+    problem: Problem,
+    wanted: frozenset[str],
+    asked: str | None,
+    kept: tuple[int, ...] = (),
 ) -> Backward | None:
-    """The gradients by the result, where it tells what they read: it was not rounded."""
-    element = ELEMENTS[problem.dtype]
-    if element.compute is not element.dtype or _backward(chain, problem, wanted, asked) is None:
+    """The gradients by the result, where it tells what they read beside what is kept."""
+    if _backward(chain, problem, wanted, asked) is None:
         return None
-    found = Backward(_chosen(chain, problem, asked)[0], chain, problem, wanted, told=True)
-    return found if found.told else None
+    return told_by_result(_chosen(chain, problem, asked)[0], chain, problem, wanted, kept)
 
 
 @lru_cache(maxsize=4096)
@@ -145,7 +149,7 @@ def _backward(
     problem: Problem,
     wanted: frozenset[str],
     asked: str | None,
-    kept: tuple[int, ...] | None = None,
+    kept: tuple[int, ...] = (),
 ) -> Backward | None:
     """How a fused backend finds the gradients of a chain; None where torch alone does.
 
@@ -156,7 +160,7 @@ def _backward(
     try:
         if chosen.kernels is None:
             return None
-        return Backward(chosen, chain, problem, wanted, kept or ())
+        return Backward(chosen, chain, problem, wanted, kept)
     except NotImplementedError:
         line = "%s has no kernel for a gradient of %s (%s): torch runs it stage by stage"
         log.once(logging.WARNING, ("gradients", chain), line, chosen.name, chain, problem)

@@ -9,6 +9,7 @@ each of these understands, or raises.
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
+from math import isfinite
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -101,7 +102,7 @@ def not_at_exit() -> None:
 
 def finite(tensor: Tensor) -> bool:
     """Whether all values are; true as well where they cannot be looked at."""
-    return bool(why_not((tensor,))) or bool(tensor.sum().isfinite())
+    return bool(why_not((tensor,))) or isfinite(tensor.sum().item())
 
 
 def known(sizes: Sequence[int]) -> bool:

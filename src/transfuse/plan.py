@@ -32,6 +32,8 @@ class Machine:
     special: float  # special functions per second
     on_chip: int  # bytes that one program can hold
     per_value: int = 0  # flops' time that a convolution's value takes beside its products
+    per_instruction: int = 0  # and that of a plain instruction of a map, for a value
+    keeping: int = 16  # times the time of its writing that what is kept for gradients must save
 
     def seconds(self, arithmetic: str, flops: int, traffic: int) -> float:
         return flops / self.flops[arithmetic] + traffic / self.bandwidth
@@ -49,7 +51,10 @@ class Machine:
 # fp32), and two AVX2 cores (copy, sgemm, the core's exponentials). Only their ratios steer a plan,
 # and only where a cut lies close. The core has those of a CPU from here (`make generate`). There a
 # value is copied, stored and turned in caches: at 16 products each, convolutions take the time of
-# 80 and more, and stored values won every case.
+# 80 and more, and stored values won every case. An instruction of a map loads and stores what it
+# works on, and rows of inputs are short: for a value 0.05 to 0.07 ns on one core. What is kept for
+# gradients must save more than its writing costs, for memory has other uses: on a GPU it is scarce,
+# on a CPU torch keeps no less.
 MACHINES = {
     "cuda": Machine(
         4.28e12,
@@ -58,7 +63,13 @@ MACHINES = {
         227_000,
     ),
     "cpu": Machine(
-        2e10, {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9}, 4e9, 512_000, 64
+        2e10,
+        {"fp32": 177e9, "fp16": 177e9, "bf16": 177e9, "fp64": 88e9},
+        4e9,
+        512_000,
+        per_value=64,
+        per_instruction=8,
+        keeping=2,
     ),
 }
 
@@ -77,7 +88,8 @@ class Choice(str, Enum):
 
 
 Choose = Callable[[Chain, Problem], Mapping[int, Choice]]
-"""The choices for a rewritten chain, by the place of the stage."""
+"""The choices for a rewritten chain, by the place of the stage; at the convolution, for what stands
+before it: to hold is to compute that where the convolution reads it, and else it is stored."""
 
 
 @dataclass(frozen=True)
@@ -233,12 +245,12 @@ class Costs:
         stages = self.chain.stages[start:end]
         # Statistics between two halves of a stage are named like operands, and are none.
         named = {name for stage in stages for name in stage.operands if name in self.operands}
-        weight = self.weight if start == self.chain.at else 0
+        weight = self.weight if start <= self.chain.at < end else 0
         return self.tensor(start) + weight + sum(self.operands[name] for name in named)
 
-    def flops(self, start: int) -> int:
-        """The convolution's, of a pass that starts with it."""
-        return self.work if start == self.chain.at else 0
+    def flops(self, start: int, end: int) -> int:
+        """The convolution's, of a pass of the stages from ``start`` to before ``end``."""
+        return self.work if start <= self.chain.at < end else 0
 
     def special(self, i: int) -> int:
         """The special functions of stage ``i``."""
@@ -268,7 +280,7 @@ class Costs:
         stored = start > 0 and start != self.chain.at and self.gathers(start)
         special = sum(map(self.special, [*range(start + stored, end), *gathered]))
         reads = self.reads(start, end)
-        return Pass(" · ".join(does) + note, self.flops(start), reads, writes, special)
+        return Pass(" · ".join(does) + note, self.flops(start, end), reads, writes, special)
 
     def plan(self, passes: Sequence[Pass], stored: Sequence[int]) -> Plan:
         """The plan whose passes store the values after each of the ``stored`` stages."""
@@ -303,7 +315,8 @@ class _Fusion:
         stages = self.chain.stages
         for i, stage in enumerate(stages):
             if i == self.chain.at > 0:
-                self._store(i)
+                if not self._read_so():
+                    self._store(i)
             elif self.costs.cuts(i):
                 choice = self._choice(stage, i) if self.choices is None else self.choices[i]
                 if choice is Choice.HOLD:
@@ -317,6 +330,16 @@ class _Fusion:
         plan = self.costs.plan(self.passes, self.stored)
         return replace(plan, recomputed=tuple(self.recomputed), resident=tuple(self.resident))
 
+    def _read_so(self) -> bool:
+        """Whether what stands before the convolution is computed where that reads it.
+
+        A GPU's convolution reads a copy of its input: what makes that does these stages, too.
+        """
+        if self.choices is not None:
+            return self.choices.get(self.chain.at) is Choice.HOLD
+        prologue = all(each.elementwise is not None for each in self.chain.prologue)
+        return prologue and not on_cuda(self.problem.device)
+
     def _choice(self, stage: Stage, i: int) -> Choice:
         """What takes the least time before stage ``i`` applies its statistic."""
         held = stage.scope(self.costs.shapes[i]) * self.costs.temporary
@@ -325,7 +348,7 @@ class _Fusion:
         store = 2 * self.costs.tensor(i)
         again = self.costs.reads(self.start, i)
         cost = partial(self.machine.seconds, self.problem.arithmetic)
-        flops = self.costs.flops(self.start)
+        flops = self.costs.flops(self.start, i)
         if flops:
             flops += self.machine.per_value * self.costs.shapes[self.chain.at + 1].numel
         return Choice.AGAIN if cost(flops, again) < cost(0, store) else Choice.STORE

@@ -75,10 +75,11 @@ class Learned:
         # Inference needs none of it: an import of the package leaves it alone.
         from transfuse.gradients import keeping, told
 
-        keeps = keeping(chain, problem, settings.backend())
+        tells = told(chain, problem, settings.backend())
+        keeps = None if tells else keeping(chain, problem, settings.backend())
         if keeps is not None and backend not in (None, keeps.backend.name):
             keeps = None
-        tells = keeps is None and told(chain, problem, settings.backend())
+        tells = tells or (keeps is not None and keeps.backward.told)
         return cls(chain, problem, backend, run, keeps, tells)
 
     def __call__(
@@ -110,7 +111,7 @@ class Learned:
         seen = [*(named | {name: named[name].clone() for name in self.statistics}).values()]
         if self.keeps is not None:
             y, kept = self.keeps(x, weight, named)
-            return y.reshape(self.chain.result(self.problem)), seen, kept
+            return y, seen, kept
         return self.run(x, weight, named), seen, []
 
     def backward(

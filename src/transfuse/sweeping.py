@@ -17,7 +17,7 @@ from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import PRIMITIVES, specials
 from transfuse.problem import Shape
 from transfuse.stages import Stage
-from transfuse.stages.running import Running
+from transfuse.stages.running import Running, write
 from transfuse.stages.walk import Given, Statistic, Value
 from transfuse.sweeps import Each, Fold, Folding, Slide, Sweep, View
 
@@ -87,6 +87,13 @@ class Move:
     mean: Buffer
     var: Buffer
     count: int
+
+    def write(self, operands: Mapping[str, Tensor], mean: Tensor, var: Tensor) -> None:
+        """Move them in the tensors that they are kept in, by what these buffers hold."""
+        first, second = mean.double(), var.double()
+        if mean.shape[0] > 1:  # by sample: their mean counts, as in torch's instance norm
+            first, second = first.mean(0), second.mean(0)
+        write(operands, self.running.moved(operands, first, second, self.count))
 
 
 @dataclass

@@ -235,8 +235,10 @@ def apart(
             raise RuntimeError(f"output shares memory with {name}; pass a tensor of its own memory")
 
 
-def updatable(names: Iterable[str], tensors: Mapping[str, Tensor]) -> None:
+def updatable(names: Iterable[str], tensors: Mapping[str, Tensor], spans: Sequence[int]) -> None:
     """Refuse to write to an operand whose memory is not its own, or that has a gradient."""
+    starts = [tensor.data_ptr() for tensor in tensors.values()]
+    sizes = dict(zip(tensors, spans, strict=False))
     for name in names:
         tensor = tensors[name]
         if tensor.requires_grad and torch.is_grad_enabled():
@@ -246,11 +248,10 @@ def updatable(names: Iterable[str], tensors: Mapping[str, Tensor]) -> None:
                 f"{name} of strides {list(tensor.stride())} is written to and may hold two "
                 "elements in one place; pass a tensor of its own memory"
             )
-        first, size = tensor.data_ptr(), span(tensor)
-        for other, beside in tensors.items():
-            start = beside.data_ptr()
-            meet = first < start + span(beside) and start < first + size
-            if other != name and meet and _share_memory(tensor, beside):
+        first, size = tensor.data_ptr(), sizes[name]
+        for start, (other, beside) in zip(starts, tensors.items(), strict=True):
+            meet = first < start + sizes[other] and start < first + size
+            if meet and other != name and _share_memory(tensor, beside):
                 raise RuntimeError(
                     f"{name} is written to and shares memory with {other}; "
                     "pass a tensor of its own memory"

@@ -97,7 +97,8 @@ def test_a_program_that_is_legal_runs(core: ctypes.CDLL) -> None:
         ({"output_padding": sizes(-8)}, "less than 1"),
         ({"steps_count": -1}, "steps_count must be"),
         ({"steps_count": 1, "steps": None}, "steps is a null pointer"),
-        ({"pooled": 1}, "is no pool"),
+        ({"before_count": -1}, "before_count must be"),
+        ({"before_count": 1}, "steps before the convolution is a null pointer"),
         ({"input": None}, "input is a null pointer"),
         ({"weights": None}, "weights is a null pointer"),
         ({"output": None}, "output is a null pointer"),
@@ -144,6 +145,31 @@ def test_a_step_out_of_range_or_order_is_refused(
     assert says in Run(*steps).message(core)
     with pytest.raises(RuntimeError, match=r"."):
         core.transfuse_packed_bytes(Run(*steps).program)
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        (
+            [step("tanh")],
+            "operation 5 cannot come before the convolution: it is no map and",
+        ),
+        ([step("sign_pool")], "it is no map and no pool"),
+        ([step(-1)], "operation -1 cannot come before the convolution"),
+        ([step("max_pool", 0, 2)] * 2, "it is no map, and not the one pool"),
+        ([step("max_pool", 0, 5)], "larger than the 4 values"),
+        ([step("map")], "map of a step is a null pointer"),
+    ],
+)
+def test_a_step_before_the_convolution_that_is_none_is_refused(
+    core: ctypes.CDLL, steps: list[library.Step], says: str
+) -> None:
+    before = (library.Step * len(steps))(*steps)
+    run = Run(before=before, before_count=len(steps))
+    assert says in run.message(core)
+    with pytest.raises(RuntimeError, match=r"."):
+        core.transfuse_packed_bytes(run.program)
+    assert core.transfuse_copies(run.program, library.Times()) == 1
 
 
 def test_null_pointers_and_counts(core: ctypes.CDLL) -> None:

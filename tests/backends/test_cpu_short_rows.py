@@ -42,6 +42,18 @@ def test_taps_beyond_the_ends_of_a_row(
     assert torch.equal(y.double(), definition(x, weight, **options))
 
 
+@pytest.mark.parametrize("channels", [64, 72, 130])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_four_vectors_of_channels_where_rows_are_shortest(
+    isa: str, width: int, channels: int
+) -> None:
+    x, weight = integers(1, 70, 3, 4, width), integers(70, channels, 2, 3, 3, seed=1)
+    bias = integers(channels, seed=2)
+    y = conv_transpose(x, weight, bias, padding=1, backend="cpu")
+    expected = definition(x, weight, padding=1) + bias.view(-1, 1, 1, 1)
+    assert torch.equal(y.double(), expected)
+
+
 def test_values_that_are_not_finite_reach_only_what_they_meet(isa: str) -> None:
     x, weight = integers(1, 4, 3, 10), integers(4, 17, 5, 5, seed=1)
     x[0, 0, 0, 0], x[0, 1, 2, 9] = torch.inf, torch.nan

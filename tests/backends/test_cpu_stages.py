@@ -169,6 +169,9 @@ BEFORE = [
     avg_pool(3),
     avg_pool(3, 2, 1),
     avg_pool(2, 1),
+    sigmoid(),
+    add("b"),
+    clamp(0.25, inf),
 ]
 
 
@@ -636,9 +639,8 @@ class Halve(Stage):
 LINE = "n2 ci3 co4 i9x8 k3"
 OVERLAP = "windows of {} overlap where a statistic is gathered before them"
 REFUSED = [
-    ([tanh()], [], "before the convolution it does one pool, not tanh"),
-    ([group_norm(1)], [], "before the convolution it does one pool, not group_norm(1)"),
-    ([avg_pool(2), max_pool(2)], [], "it does one pool, not avg_pool(2) -> max_pool(2)"),
+    ([group_norm(1)], [], "it does maps and one pool, not group_norm(1)"),
+    ([avg_pool(2), max_pool(2)], [], "it does maps and one pool, not max_pool(2)"),
     ([], [Halve()], "it has no step for halve"),
     ([], [tanh(), Halve(), group_norm(2)], "it has no step for halve"),
     ([], [batch_norm(training=True), max_pool(3, 1)], OVERLAP.format("max_pool(3, stride 1)")),

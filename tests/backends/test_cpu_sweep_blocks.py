@@ -107,6 +107,51 @@ def test_folds_along_short_axes(
     exact(Fold((out,), "max", named[:1]), slots)
 
 
+GROUPS = [
+    (3, 7, 5, 9, 4),
+    (1, 1, 40, 6, 5),
+    (2, 70, 2, 3, 50),
+    (5, 700, 3, 2, 2),
+    (2, 9, 64, 40, 8),
+]
+
+
+@pytest.mark.parametrize("dims", GROUPS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_folds_over_groups_of_innermost_channels(
+    isa: str, dims: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """Over (channels of a group, height, width), a few channels beside those of the next group."""
+    n, groups, channels, h, w = dims
+    slots: list[Tensor] = []
+    out, other = (view(slots, laid(n, groups, dtype=dtype)) for _ in range(2))
+    x, y = (
+        view(slots, laid(n, h, w, groups, channels, dtype=dtype).permute(0, 3, 4, 1, 2))
+        for _ in range(2)
+    )
+    weight = view(slots, laid(1, groups, channels, 1, 1, dtype=dtype).expand(dims))
+    named = (("x", x), ("y", y), ("weight", weight))
+    more = {"after": parse("x * 2 + other"), "others": (("other", other),)}
+    exact(Fold((out,), "max", named[:1]), slots)
+    exact(Fold((out,), "sum", named, parse("where(x < y, weight, 0.0)"), **more), slots)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dims", GROUPS, ids=str)
+def test_moments_over_groups_of_innermost_channels(isa: str, dims: tuple[int, ...]) -> None:
+    """Channels that differ much more from one another than their values do."""
+    n, groups, channels, h, w = dims
+    values = torch.randn(n, h, w, groups, channels, generator=torch.Generator().manual_seed(1))
+    values += 100 * torch.randn(groups, channels, generator=torch.Generator().manual_seed(2))
+    like = values.permute(0, 3, 4, 1, 2)
+    slots = [torch.zeros(n * groups), torch.zeros(n * groups), values.flatten()]
+    outs = tuple(View(i, torch.float32, (n, groups), (groups, 1)) for i in range(2))
+    x = View(2, torch.float32, tuple(like.shape), like.stride())
+    prepare(Fold(outs, "moments", (("x", x),)))([each.data_ptr() for each in slots])
+    var, mean = torch.var_mean(like.double(), (2, 3, 4), correction=0)
+    torch.testing.assert_close(slots[0].double(), mean.flatten(), rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(slots[1].double(), var.flatten(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dims", [(2, 3, 4, 2, 5, 2, 7, 2), (2, 1, 3, 2, 40, 2, 33, 3)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_elements_that_change_their_order(

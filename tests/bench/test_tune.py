@@ -167,7 +167,7 @@ again = len(calls._ready)
 one = tuner()
 config = tiling.Tiling("rows", (1, 1, 1, 32), 16, 16, 4, 2)
 key = tuned.key(one.lowered, one.core, one.segments[0], "interpreter")
-entry = tuned_files.Entry(key, tuned_files.encoded(config), 1.0, "")
+entry = tuned_files.Measured(key, tuned_files.encoded(config), 1.0, "")
 file.write_text(tuned_files.written([entry]))  # as another process does
 after = call(x, w, stride=2, backend="triton")
 close = torch.allclose(before, after, atol=1e-5)

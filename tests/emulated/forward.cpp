@@ -69,12 +69,17 @@ void put_code(Frame& frame, const transfuse_code* code) {
     frame.put(code->instructions, size_t(code->length) * sizeof *code->instructions);
 }
 
+void put_steps(Frame& frame, const transfuse_step* steps, int32_t count) {
+    for (int32_t i = 0; i < count; i++) frame.put(steps[i]);
+    for (int32_t i = 0; i < count; i++)
+        if (steps[i].op == TF_MAP) put_code(frame, steps[i].map ? &steps[i].map->code : nullptr);
+}
+
 Frame request(Function function, const transfuse_program& program) {
     Frame frame = request(function);
     frame.put(program);
-    for (int32_t i = 0; i < program.steps_count; i++) frame.put(program.steps[i]);
-    for (int32_t i = 0; i < program.steps_count; i++)
-        if (program.steps[i].op == TF_MAP) put_code(frame, program.steps[i].map ? &program.steps[i].map->code : nullptr);
+    put_steps(frame, program.before, program.before_count);
+    put_steps(frame, program.steps, program.steps_count);
     return frame;
 }
 
@@ -144,6 +149,17 @@ void pass(int64_t (&sizes)[5], const transfuse_step& step) {
         sizes[2 + i] = (sizes[2 + i] + 2 * step.padding[i] - step.kernel[i]) / step.stride[i] + 1;
 }
 
+// The tensors of a step that sees values of these sizes.
+void put_operands(Frame& frame, const transfuse_step& step, int32_t element, const int64_t* sizes) {
+    const size_t line = size_t(sizes[1]) * size_of(element);
+    for (const void* tensor : {step.t0, step.t1, step.t2, step.t3}) frame.put_memory(tensor, line);
+    for (int k = 0; step.op == TF_MAP && k < step.map->code.operands_count; k++) {
+        const transfuse_operand& operand = step.map->operands[k];
+        frame.put(operand);
+        frame.put_memory(operand.data, span(operand.element, sizes, operand.strides));
+    }
+}
+
 }  // namespace
 
 extern "C" {
@@ -172,6 +188,13 @@ int transfuse_use_isa(const char* name) {
 int64_t transfuse_packed_bytes(const transfuse_program* program) {
     Frame answer = ask(request(Function::PACKED_BYTES, *program));
     return result<int64_t>(answer, -1);
+}
+
+int transfuse_copies(const transfuse_program* program, double* times) {
+    Frame answer = ask(request(Function::COPIES, *program));
+    if (result(answer, 1)) return 1;
+    for (int i = 0; i < 2; i++) times[i] = answer.get<double>();
+    return 0;
 }
 
 int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, int32_t threads, void* to) {
@@ -228,7 +251,10 @@ static int run(const transfuse_program* program, int32_t threads, double* second
     frame.put(int32_t(seconds != nullptr));
     frame.put_memory(p.input, span(p.input_element, sizes, p.input_strides));
     frame.put_memory(p.weights, size_t(packed));
-    if (p.pooled) pass(sizes, p.pool);
+    for (int32_t i = 0; i < p.before_count; i++) {
+        put_operands(frame, p.before[i], p.operands, sizes);
+        pass(sizes, p.before[i]);
+    }
     sizes[1] = p.out_channels;
     for (int i = 0; i < 3; i++)
         sizes[2 + i] = (sizes[2 + i] - 1) * p.stride[i] - 2 * p.padding[i] +
@@ -236,13 +262,7 @@ static int run(const transfuse_program* program, int32_t threads, double* second
     std::vector<size_t> moments;  // bytes, by the step
     for (int32_t i = 0; i < p.steps_count; i++) {
         const transfuse_step& step = p.steps[i];
-        const size_t line = size_t(sizes[1]) * size_of(p.operands);
-        for (const void* tensor : {step.t0, step.t1, step.t2, step.t3}) frame.put_memory(tensor, line);
-        for (int k = 0; step.op == TF_MAP && k < step.map->code.operands_count; k++) {
-            const transfuse_operand& operand = step.map->operands[k];
-            frame.put(operand);
-            frame.put_memory(operand.data, span(operand.element, sizes, operand.strides));
-        }
+        put_operands(frame, step, p.operands, sizes);
         frame.put_memory(step.moments, moments.emplace_back(size_t(sizes[1]) * 2 * sizeof(double)));
         pass(sizes, step);
     }

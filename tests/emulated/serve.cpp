@@ -67,20 +67,44 @@ struct GivenMap {
     GivenMap(const GivenMap&) = delete;
 };
 
-// A program whose pointers lead nowhere yet.
-struct Given {
-    transfuse_program program;
+// Steps whose pointers lead nowhere yet.
+struct GivenSteps {
     std::vector<transfuse_step> steps;
     std::vector<std::unique_ptr<GivenMap>> maps;  // by the step
 
-    explicit Given(Frame& frame) : program(frame.get<transfuse_program>()) {
-        for (int32_t i = 0; i < program.steps_count; i++) steps.push_back(frame.get<transfuse_step>());
+    GivenSteps(Frame& frame, int32_t count) {
+        for (int32_t i = 0; i < count; i++) steps.push_back(frame.get<transfuse_step>());
         for (transfuse_step& step : steps) {
             const bool mapped = step.op == TF_MAP && frame.get<bool>();
             maps.push_back(mapped ? std::make_unique<GivenMap>(frame) : nullptr);
             step.map = mapped ? &maps.back()->map : nullptr;
         }
-        program.steps = steps.data();
+    }
+
+    // The tensors of step i, kept among `operands`.
+    void take(Frame& frame, size_t i, std::vector<std::unique_ptr<Copy>>& operands) {
+        transfuse_step& step = steps[i];
+        for (const void** tensor : {&step.t0, &step.t1, &step.t2, &step.t3}) {
+            operands.push_back(std::make_unique<Copy>(frame));
+            *tensor = operands.back()->data();
+        }
+        for (size_t k = 0; maps[i] && k < maps[i]->operands.size(); k++) {
+            transfuse_operand& operand = maps[i]->operands[k] = frame.get<transfuse_operand>();
+            operands.push_back(std::make_unique<Copy>(frame));
+            operand.data = operands.back()->data();
+        }
+    }
+};
+
+// A program whose pointers lead nowhere yet.
+struct Given {
+    transfuse_program program;
+    GivenSteps before, after;
+
+    explicit Given(Frame& frame)
+        : program(frame.get<transfuse_program>()), before(frame, program.before_count), after(frame, program.steps_count) {
+        program.before = before.steps.data();
+        program.steps = after.steps.data();
         program.input = program.weights = program.output = nullptr;
     }
 };
@@ -114,6 +138,13 @@ void packed_bytes(Frame& request, Frame& answer) {
     put_result<int64_t>(answer, transfuse_packed_bytes(&given.program), -1);
 }
 
+void copies(Frame& request, Frame& answer) {
+    const Given given(request);
+    double times[2] = {};
+    put_result(answer, transfuse_copies(&given.program, times), 1);
+    for (double each : times) answer.put(each);
+}
+
 void pack(Frame& request, Frame& answer) {
     Given given(request);
     int64_t strides[5];
@@ -141,7 +172,7 @@ void finite(Frame& request, Frame& answer) {
 void decide(Frame& request, Frame& answer) {
     const Given given(request);
     const bool wanted = request.get<int32_t>();
-    std::vector<int32_t> cuts(given.steps.size());
+    std::vector<int32_t> cuts(given.after.steps.size());
     put_result(answer, transfuse_decide(&given.program, wanted ? cuts.data() : nullptr), 1);
     for (int32_t each : cuts) answer.put(each);
 }
@@ -153,17 +184,10 @@ void run(Frame& request, Frame& answer) {
     const Copy input(request), weights(request);
     std::vector<std::unique_ptr<Copy>> operands;
     std::vector<const Copy*> moments;
-    for (size_t i = 0; i < given.steps.size(); i++) {
-        transfuse_step& step = given.steps[i];
-        for (const void** tensor : {&step.t0, &step.t1, &step.t2, &step.t3}) {
-            operands.push_back(std::make_unique<Copy>(request));
-            *tensor = operands.back()->data();
-        }
-        for (size_t k = 0; given.maps[i] && k < given.maps[i]->operands.size(); k++) {
-            transfuse_operand& operand = given.maps[i]->operands[k] = request.get<transfuse_operand>();
-            operands.push_back(std::make_unique<Copy>(request));
-            operand.data = operands.back()->data();
-        }
+    for (size_t i = 0; i < given.before.steps.size(); i++) given.before.take(request, i, operands);
+    for (size_t i = 0; i < given.after.steps.size(); i++) {
+        transfuse_step& step = given.after.steps[i];
+        given.after.take(request, i, operands);
         operands.push_back(std::make_unique<Copy>(request));
         step.moments = reinterpret_cast<double*>(operands.back()->data());
         if (step.moments) moments.push_back(operands.back().get());
@@ -172,7 +196,7 @@ void run(Frame& request, Frame& answer) {
     given.program.input = input.data();
     given.program.weights = weights.data();
     given.program.output = output.data();
-    std::vector<double> seconds(given.steps.size() + 2);
+    std::vector<double> seconds(given.after.steps.size() + 2);
     const int status = timed ? transfuse_run_timed(&given.program, threads, seconds.data())
                              : transfuse_run(&given.program, threads);
     put_written(answer, status, output);
@@ -232,6 +256,7 @@ Frame answered(Frame& request) {
         case Function::TEXT: text(request, answer); break;
         case Function::USE_ISA: put_result(answer, transfuse_use_isa(request.get_text().c_str()), 1); break;
         case Function::PACKED_BYTES: packed_bytes(request, answer); break;
+        case Function::COPIES: copies(request, answer); break;
         case Function::PACK: pack(request, answer); break;
         case Function::DIGEST: digest(request, answer); break;
         case Function::FINITE: finite(request, answer); break;

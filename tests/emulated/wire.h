@@ -12,7 +12,7 @@
 #include <vector>
 
 // TEXT: any function that gives a text and takes nothing, by its name.
-enum class Function : int32_t { TEXT, USE_ISA, PACKED_BYTES, PACK, DIGEST, FINITE, DECIDE, RUN, SWEEP, WINNERS };
+enum class Function : int32_t { TEXT, USE_ISA, PACKED_BYTES, COPIES, PACK, DIGEST, FINITE, DECIDE, RUN, SWEEP, WINNERS };
 
 constexpr size_t LINE = 64;  // bytes: no loop looks at more of an address
 

@@ -21,6 +21,7 @@ def of_programs(make: Maker) -> str:
     assert core is not None
     steps = [_step(make) for _ in range(random.choice((0, 0, 1, 2, 3, 5)))]
     array = (library.Step * max(1, len(steps)))(*steps)
+    first = [_step(make) for _ in range(random.choice((0, 0, 0, 1, 2)))]
     three = {name: library.Sizes(*make.axes(3, *limits)) for name, limits in _LIMITS.items()}
     element = random.choice((0, 1, 2, 3, make.number(0, 3) % 2**32))
     program = library.Program(
@@ -32,8 +33,8 @@ def of_programs(make: Maker) -> str:
         in_channels=make.number(1, 6),
         out_channels=make.number(1, 18),
         groups=make.number(1, 1),
-        pooled=random.choice((0, 0, 1, -1)),
-        pool=_step(make),
+        before_count=len(first) if random.random() < 0.95 else random.choice((-1, -(2**31))),
+        before=(library.Step * max(1, len(first)))(*first),
         steps_count=len(steps) if random.random() < 0.95 else random.choice((-1, -(2**31))),
         steps=array,
         weight_scale=1,
@@ -41,7 +42,10 @@ def of_programs(make: Maker) -> str:
     )
     if random.random() < 0.03:
         program.steps = None
-    describe(f"program {fields_of(program)} steps {[fields_of(each) for each in steps]}")
+    if random.random() < 0.03:
+        program.before = None
+    before, after = ([*map(fields_of, each)] for each in (first, steps))
+    describe(f"program {fields_of(program)} before {before} steps {after}")
     threads = random.choice((1, 2, 3, make.number(-1, 4)))
     threads = (threads + 2**31) % 2**32 - 2**31
     pointer = ctypes.byref(program) if random.random() < 0.99 else None
@@ -68,19 +72,19 @@ def of_programs(make: Maker) -> str:
             pointer, weights.data_ptr() or 64, _strides(dims), 2, packed.data_ptr() or 64
         ),
     )
-    shape = _last(program, steps)
-    before = (program.batch, program.in_channels, *program.spatial)
-    if max(map(prod, (before, *shape))) > COMPUTED:
+    shape = _last(program, first, steps)
+    given = (program.batch, program.in_channels, *program.spatial)
+    if max(map(prod, (given, *shape))) > COMPUTED:
         return "left out"
     kind = torch.float64 if item == 8 else torch.float32 if item == 4 else torch.float16
-    x, out = torch.zeros(prod(before), dtype=kind), torch.zeros(prod(shape[-1]), dtype=kind)
+    x, out = torch.zeros(prod(given), dtype=kind), torch.zeros(prod(shape[-1]), dtype=kind)
     same = program.operands == program.element
     operand = torch.ones(program.out_channels, dtype=kind if same else torch.float32)
     for step in array:
         step.t0 = step.t1 = operand.data_ptr()
     program.weights = packed.data_ptr() or 64
     program.input, program.output = x.data_ptr(), out.data_ptr()
-    program.input_strides, program.output_strides = _strides(before), _strides(shape[-1])
+    program.input_strides, program.output_strides = _strides(given), _strides(shape[-1])
     missing = random.random() < 0.1
     if missing:
         setattr(program, random.choice(("weights", "input", "output")), None)
@@ -122,7 +126,9 @@ def _strides(dims: tuple[int, ...]) -> Any:
     return library.Strides(*(prod(dims[i + 1 :]) for i in range(5)))
 
 
-def _last(program: library.Program, steps: list[library.Step]) -> list[tuple[int, ...]]:
+def _last(
+    program: library.Program, first: list[library.Step], steps: list[library.Step]
+) -> list[tuple[int, ...]]:
     """The values of a legal program: after the pool, the convolution and every step."""
     extents, channels = list(program.spatial), program.in_channels
     found: list[tuple[int, ...]] = []
@@ -132,8 +138,8 @@ def _last(program: library.Program, steps: list[library.Step]) -> list[tuple[int
             rest = extents[a] + 2 * step.padding[a] - step.kernel[a]
             extents[a] = rest // step.stride[a] + 1
 
-    if program.pooled:
-        pool(program.pool)
+    for step in first:
+        pool(step)
         found.append((program.batch, channels, *extents))
     for a in range(3):
         extents[a] = (extents[a] - 1) * program.stride[a] - 2 * program.padding[a]

@@ -1,5 +1,6 @@
 """Gradients of the convolution: every option, layout and type, and what is computed again."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from tests.gradients.autograd import by_autograd, compare, wanted
 from transfuse import gradients as subject
 from transfuse import stages as s
+from transfuse.backends.cpu import _Kernels
 from transfuse.chain import Chain
 from transfuse.fills import integers, real
 from transfuse.gradients import gradients
@@ -50,6 +52,33 @@ def test_integers_are_exact(line: str) -> None:
     got = gradients(chain, problem, grad, x, weight, operands, wanted(chain, operands))
     for name, each in by_autograd(chain, problem, grad, x, weight, operands).items():
         assert torch.equal(got[name].double(), each), name
+
+
+@pytest.fixture(params=[0, 2**60], ids=["flipped", "in torch"])
+def turns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The gradient by the input one way and the other, whatever weights meet."""
+    caches = (subject.keeping, subject._told, subject._backward)
+    for each in caches:
+        each.cache_clear()
+    monkeypatch.setattr(_Kernels, "turns", request.param)
+    yield
+    for each in caches:
+        each.cache_clear()
+
+
+@pytest.mark.parametrize("line", [line for line in PROBLEMS if " s1 " in line])
+@pytest.mark.usefixtures("turns")
+def test_flipped_or_not(line: str) -> None:
+    test_integers_are_exact(line)
+    test_problems(line)
+
+
+def test_weights_that_meet_few_values_are_not_flipped() -> None:
+    """They would be packed in every step for that."""
+    chain = Chain(s.conv_transpose(2), s.tanh())
+    few, many = (Problem.parse(f"n{n} ci4 co6 i8x8 k3 s1 p1") for n in (2, 32))
+    assert "gradient by input · in torch" in str(subject.plan_backward(chain, few))
+    assert "gradient by input · taps flipped" in str(subject.plan_backward(chain, many))
 
 
 @pytest.mark.parametrize("slug", OPERATORS)

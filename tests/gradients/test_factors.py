@@ -5,7 +5,7 @@ import torch
 
 from transfuse.maths.expr import parse
 from transfuse.maths.primitives import InTorch
-from transfuse.reverse.factors import factored
+from transfuse.reverse.factors import factored, gathered
 
 NAMES = ("g", "x", "s", "w")
 """The first two vary."""
@@ -33,3 +33,20 @@ def test_a_product_apart(text: str, inner: str) -> None:
     values = {name: torch.rand(9, dtype=torch.float64) + 0.5 for name in NAMES}
     whole, one, other = (InTorch(each)(values, values["g"]) for each in (expr, outer, found))
     torch.testing.assert_close(one * other, whole, rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("g * s * w + w / s", "s * w * g + w / s"),
+        ("w * (s * (x - s + (x - s))) - -g * w", "w * (s * 2.0) * (x - s) - -1.0 * w * g"),
+        ("x - s + (x - s)", "2.0 * (x - s)"),
+        ("where(g < 0.0, x * s * w, g)", "where(g < 0.0, x * s * w, g)"),
+    ],
+)
+def test_what_does_not_vary_is_one_factor_of_each_term(text: str, found: str) -> None:
+    expr = parse(text)
+    assert str(gathered(expr, lambda name: name in ("g", "x"))) == found
+    values = {name: torch.rand(9, dtype=torch.float64) + 0.5 for name in NAMES}
+    one, other = (InTorch(each)(values, values["g"]) for each in (expr, parse(found)))
+    torch.testing.assert_close(one, other, rtol=1e-13, atol=0)

@@ -1,10 +1,11 @@
 """What a step of training keeps of its forward call, and that it changes no result."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
@@ -19,6 +20,7 @@ from transfuse.fills import real
 from transfuse.gradients import gradients, keeping, plan_backward
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
+from transfuse.stages import Stage
 
 OPS = torch.ops.transfuse
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -89,6 +91,66 @@ def test_gradients_are_right(slug: str, layout: str) -> None:
         torch.testing.assert_close(each, right, rtol=1e-9, atol=1e-9 * largest)
 
 
+@pytest.mark.parametrize("norm", [s.batch_norm, s.instance_norm])
+@pytest.mark.usefixtures("always")
+def test_running_statistics_move(norm: Callable[..., Stage]) -> None:
+    """Once a call, by the statistics that are kept; and the gradients are those of the batch's."""
+    moving = {"training": True} if norm is s.batch_norm else {"use_input_stats": True}
+    chain = Chain(s.conv_transpose(2, "b"), norm("mean", "var", "w", "v", **moving), s.relu())
+    problem = Problem.parse("n3 ci4 co6 i5x4 k3 s2 fp64")
+    x, weight, operands = real(chain, problem, 0)
+    operands["var"].abs_()
+    learnt = {k: t for k, t in operands.items() if k not in chain.updates}
+    leaves = [each.requires_grad_() for each in (x, weight, *learnt.values())]
+    expected = {name: operands[name].clone() for name in chain.updates}
+    assert keeping(chain, problem, None) is not None
+    y = front.run(chain, problem, x, weight, operands)
+    into = F.conv_transpose2d(x, weight, learnt["b"], stride=2)
+    given = (expected["mean"], expected["var"], learnt["w"], learnt["v"])
+    torchs = F.batch_norm if norm is s.batch_norm else F.instance_norm
+    right = torchs(into, *given, True).relu()
+    grad = torch.randn_like(y)
+    every = zip(
+        (y, operands["mean"], operands["var"], *torch.autograd.grad(y, leaves, grad)),
+        (right, *expected.values(), *torch.autograd.grad(right, leaves, grad)),
+        strict=True,
+    )
+    for found, wanted in every:
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_what_the_result_tells_is_not_kept() -> None:
+    chain, problem = Chain(s.conv_transpose(2, "b"), s.leaky_relu(0.2)), Problem.parse(PROBLEM)
+    assert keeping(chain, problem, None) is not None
+    assert plan_backward(chain, problem).note.startswith("the result tells the derivative")
+    x, weight, operands = real(chain, problem, 0)
+    y = front.run(chain, problem, x, weight.requires_grad_(), operands)
+    assert y.grad_fn is not None
+    assert len(y.grad_fn.saved_tensors) == 3  # type: ignore[attr-defined]
+
+
+def test_the_result_tells_beside_what_is_kept() -> None:
+    """Unless somebody wrote to it: then what it told is computed from what is kept."""
+    norm = s.batch_norm(weight="w", bias="v", training=True)
+    chain, problem = Chain(s.conv_transpose(2), norm, s.relu()), Problem.parse(PROBLEM + " fp64")
+    note = plan_backward(chain, problem).note
+    assert "the forward call keeps" in note
+    assert "the result tells the derivative" in note
+    x, weight, operands = real(chain, problem, 0)
+    leaves = [each.requires_grad_() for each in (x, weight, *operands.values())]
+    found = []
+    for writes in (False, True):
+        y = front.run(chain, problem, x, weight, operands)
+        grad = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
+        if writes:
+            y.detach().fill_(1.0)
+        found.append(torch.autograd.grad(y, leaves, grad))
+    expected = by_autograd(chain, problem, grad, x, weight, operands)
+    for each, other, right in zip(*found, expected.values(), strict=True):
+        torch.testing.assert_close(each, right, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(other, right, rtol=1e-9, atol=1e-9)
+
+
 def step(problem: Problem, wrapped: bool) -> tuple[Tensor, ...]:
     x, weight, operands = real(CHAIN, problem, 0)
     leaves = [each.requires_grad_() for each in (x, weight, *operands.values())]
@@ -119,6 +181,19 @@ def test_a_graph_that_is_gone_over_twice() -> None:
     torch.testing.assert_close(some[0], first[1])
 
 
+@pytest.mark.parametrize("after", [s.relu(), s.sum("channels")], ids=str)
+@pytest.mark.usefixtures("always")
+def test_a_result_may_be_written_to(after: Stage) -> None:
+    """As that of any call: it is no view."""
+    chain = Chain(s.conv_transpose(2, "b"), s.group_norm(2, "w", "v"), s.silu(), after)
+    problem = Problem.parse("n2 ci4 co6 i5x4 k3 s2 fp64")
+    x, weight, operands = real(chain, problem, 0)
+    y = front.run(chain, problem, x, weight.requires_grad_(), operands)
+    (right,) = torch.autograd.grad(y.clone().mul_(3.0).sum(), weight, retain_graph=True)
+    (found,) = torch.autograd.grad(y.mul_(3.0).sum(), weight)
+    torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
+
+
 def test_only_what_is_wanted() -> None:
     problem = Problem.parse(PROBLEM)
     x, weight, operands = real(CHAIN, problem, 0)
@@ -139,8 +214,9 @@ def test_what_the_plan_says() -> None:
     assert "the forward call keeps" in plan.note
     assert plan.flops == 2 * problem.flops()
     few = Problem.parse("n2 ci1 co8 i9x10 k1 s1")  # a product for each value: cheaper than memory
-    assert keeping(CHAIN, few, None) is None
-    assert "is computed again, not kept" in plan_backward(CHAIN, few).note
+    chain = Chain(s.conv_transpose(2, "b"), s.silu())
+    assert keeping(chain, few, None) is None
+    assert "is computed again, not kept" in plan_backward(chain, few).note
 
 
 def test_nothing_is_kept_of_linear_chains() -> None:

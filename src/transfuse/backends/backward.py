@@ -296,7 +296,8 @@ class Backward:
         """The gradient by the convolution's input by the backend's own kernel, where that is one
         it convolves with and is not known to be slower at."""
         chain, turned = Chain(ConvTranspose(self.inner.rank)), convolution.turned(self.inner)
-        if turned is None:
+        met = self.inner.batch * prod(self.inner.spatial)
+        if turned is None or met < self.kernels.turns:
             return None
         turned = replace(turned, dtype=BY_DTYPE[self.source].name)  # of all that it reads
         verdict = backend.verdict(chain, turned)
@@ -421,6 +422,22 @@ class Backward:
         if bias is not None and bias in self.wanted:
             reversal.by_channel(bias, g)
         return reversal, g
+
+
+def told_by_result(
+    backend: Backend,
+    chain: Chain,
+    problem: Problem,
+    wanted: frozenset[str],
+    kept: Sequence[int] = (),
+) -> Backward | None:
+    """Those that read the result, too, where it was not rounded and tells what else they would
+    compute: all of the convolution's output; or beside what is kept, as a backend likes it."""
+    element, kernels = ELEMENTS[problem.dtype], backend.kernels
+    if element.compute is not element.dtype or (kept and not (kernels and kernels.reads)):
+        return None
+    found = Backward(backend, chain, problem, wanted, kept, told=True)
+    return found if found.told else None
 
 
 class _Part:

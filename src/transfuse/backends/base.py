@@ -111,10 +111,14 @@ class Kernels(Protocol):
     """What a fused backend brings for the legs of a route, and for those of gradients.
 
     ``common``: of exponentials and the like, how many must be saved for each element before it is
-    worth a way to memory and back.
+    worth a way to memory and back. ``reads``: whether to read one more tensor takes less time than
+    a few operations on each value. ``turns``: values that each weight must meet before a
+    convolution with weights flipped for it is worth their packing, which each step asks for.
     """
 
     common: int
+    reads: bool
+    turns: int
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         """The convolution with the stages around it that its kernel holds."""

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from transfuse.backends.backward import KERNEL, Backward, keeps, written
+from transfuse.backends.backward import KERNEL, Backward, keeps, told_by_result, written
 from transfuse.backends.base import Backend
 from transfuse.backends.memory import INPUT as READ
 from transfuse.backends.memory import RESULT
@@ -24,9 +24,6 @@ from transfuse.plan import Pass, Plan, figure, machine
 from transfuse.problem import Problem
 from transfuse.reverse.steps import Step, each_leg, same
 from transfuse.sweeping import Buffer, Seen
-
-PRICE = 16
-"""Times that it takes to write what is kept: so much must be saved, since memory has other uses."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,7 @@ class Keeping:
     ) -> None:
         self.backend, self.problem, self.names = backend, problem, names
         self.again = again = Backward(backend, chain, problem, names)
+        self.result = chain.result(problem)
         self.kept = again.needs
         _, first, tape = again.forward(backend)
         made = written([*first, *tape.legs])
@@ -66,11 +64,18 @@ class Keeping:
             copied = {"x": Seen(tape.buffer, same)}
             steps.append(each_leg("copy the result", Seen(result, same), X, copied))
         result.given = RESULT
-        for i, each in zip(self.kept, held, strict=True):
-            each.given = keeps(i)
-        self.steps = alive(steps, [result, *held])
+        self.moves = tape.moves
+        moved = [each for move in tape.moves for each in (move.mean, move.var)]
+        filled = [i for i, each in enumerate(made) if i in self.kept or each in moved]
+        for i in filled:
+            made[i].given = keeps(i)
+        self.places = [(keeps(made.index(m.mean)), keeps(made.index(m.var))) for m in tape.moves]
+        self.steps = alive(steps, [result, *held, *moved])
         between = again.kernels.between(problem)
-        self.forms = [Form(each.dims, between, again.last and not each.statistic) for each in held]
+        self.rooms = {
+            i: Form(made[i].dims, between, again.last and not made[i].statistic) for i in filled
+        }
+        self.forms = [self.rooms[i] for i in self.kept]
         if again.head:
             read = Form(again.dims[again.chain.at], again.source, again.last)
             self.forms.insert(0, read)
@@ -83,17 +88,22 @@ class Keeping:
         again, empty = self.again, self.again.kernels.empty
         read = [again.read(x, operands)] if again.head else []
         source = read[0] if read else x
-        y = empty(again.dims[-1], x.dtype, again.last, x.device)
-        found = [empty(f.dims, f.dtype, f.last, x.device) for f in self.forms[len(read) :]]
-        held = dict(zip(map(keeps, self.kept), found, strict=True))
-        self.schedule({READ: source, KERNEL: weight, **operands, RESULT: y, **held})
-        return y, [*read, *found]
+        # Whose axes are left out or joined is made so: in a view torch forbids writes.
+        dims, whole = again.dims[-1], self.result == again.dims[-1]
+        y = empty(self.result, x.dtype, again.last and whole, x.device)
+        held = {keeps(i): empty(f.dims, f.dtype, f.last, x.device) for i, f in self.rooms.items()}
+        self.schedule(
+            {READ: source, KERNEL: weight, **operands, RESULT: y if whole else y.view(dims), **held}
+        )
+        for move, (mean, var) in zip(self.moves, self.places, strict=True):
+            move.write(operands, held[mean], held[var])
+        return y, [*read, *(held[keeps(i)] for i in self.kept)]
 
     @cached_property
     def backward(self) -> Backward:
-        """The gradients from what is kept."""
-        again = self.again
-        return Backward(self.backend, again.chain, self.problem, self.names, self.kept)
+        """The gradients from what is kept, and from the result where it tells more."""
+        given = (self.backend, self.again.chain, self.problem, self.names, self.kept)
+        return told_by_result(*given) or Backward(*given)
 
     @property
     def passes(self) -> list[Pass]:
@@ -111,8 +121,9 @@ class Keeping:
     def cheaper(self) -> bool:
         """Whether what is kept is worth its memory."""
         so, otherwise = self.seconds
-        written = machine(self.problem.device).seconds(self.problem.arithmetic, 0, self.nbytes)
-        return so + PRICE * written < otherwise
+        rates = machine(self.problem.device)
+        written = rates.seconds(self.problem.arithmetic, 0, self.nbytes)
+        return so + rates.keeping * written < otherwise
 
     @property
     def nbytes(self) -> int:

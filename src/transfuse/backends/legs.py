@@ -176,7 +176,8 @@ class _Legs:
             for _ in self._rest(values, operands, y):
                 yield Part(next(passes))
         for move in self.moves:
-            self._move(move, settled, slots, operands)
+            found = (settled.tensor(each, slots) for each in (move.mean, move.var))
+            move.write(operands, *found)
 
     def _inner(self, operands: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Those of the core."""
@@ -214,14 +215,6 @@ class _Legs:
                 y.copy_(values)
             yield stage
         write(operands, updated)
-
-    def _move(
-        self, move: Move, settled: _Settled, slots: Sequence[Tensor], operands: Mapping[str, Tensor]
-    ) -> None:
-        # Of statistics by sample the mean over samples counts, as in torch's instance norm.
-        found = (settled.tensor(each, slots).double() for each in (move.mean, move.var))
-        mean, var = (each.reshape(each.shape[0], -1).mean(0) for each in found)
-        write(operands, move.running.moved(operands, mean, var, move.count))
 
     def _settle(self, x: Tensor, given: Mapping[str, Tensor], y: Tensor) -> _Settled:
         """Slots, strides and kernels for tensors that lie as these do."""

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from transfuse import front
 from transfuse.accuracy import Oracle, StepOracle, longest_sum
@@ -43,15 +44,22 @@ FEWEST_PRODUCTS_OF_MODELS = 8 / 27
 
 @dataclass(frozen=True)
 class Ours:
-    """transfuse itself, by the backend its dispatcher chooses."""
+    """transfuse itself, called as its functions are, by the backend its dispatcher chooses."""
 
     name: str = OURS
     trains: bool = True
 
     def build(self, work: Work) -> Runner:
-        rest = (work.weight, work.operands)
-        backend = choose(work.chain, work.problem).name
-        return in_torch(work, lambda x: front.run(work.chain, work.problem, x, *rest), backend)
+        chain, p, weight, operands = work.chain, work.problem, work.weight, work.operands
+        sizes = (p.stride, p.padding, p.output_padding, p.dilation, p.groups)
+        precision: Any = p.precision
+
+        def run(x: Tensor) -> Tensor:
+            if not p.in_torch:  # nor have the functions such paddings as numbers
+                return front.run(chain, p, x, weight, operands)
+            return front.call(chain, x, weight, operands, None, *sizes, precision=precision)
+
+        return in_torch(work, run, choose(chain, p).name)
 
 
 @dataclass

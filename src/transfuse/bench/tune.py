@@ -217,7 +217,7 @@ class Tuner:
         best = min(final or last.values(), key=_seconds)
         faults = tuple(trial.fault for trial in last.values() if trial.fault)
         key = tuned.key(self.lowered, self.core, each, self.gpu)
-        entry = tuned_files.Entry(
+        entry = tuned_files.Measured(
             key, tuned_files.encoded(best.config), 1e3 * best.seconds, str(self.problem)
         )
         file = tuned_files.put([entry])

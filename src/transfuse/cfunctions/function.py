@@ -44,9 +44,9 @@ NORMS = ("batch_norm", "group_norm")
 
 @dataclass(frozen=True)
 class CoreCall:
-    """What the core runs, as C++: the input's pool, the factor of the weights, the steps."""
+    """What the core runs, as C++: steps on the input, the factor of the weights, the steps."""
 
-    pool: str
+    before: tuple[str, ...]
     factor: str
     steps: tuple[str, ...]
 
@@ -128,8 +128,8 @@ class CFunction:
     def checks(self) -> list[str]:
         """What the stages ask of the values before them, in the order in which Python asks it."""
         chain, found = self._bound, []
-        pools = (lower.prologue(Chain(each, chain.conv)) for each in chain.prologue)
-        for each in (*pools, Instruction("convolve"), *(step for _, step in self._steps(chain))):
+        before = lower.prologue(chain, self._shapes(chain))
+        for each in (*before, Instruction("convolve"), *(step for _, step in self._steps(chain))):
             match each:
                 case Instruction(op="max_pool" | "sum_pool", windows=windows):
                     name = "max_pool" if each.op == "max_pool" else "avg_pool"
@@ -146,11 +146,12 @@ class CFunction:
     def operands(self) -> list[str]:
         """The tensors beside input and kernel: name, address, elements."""
         channels: dict[str, str] = {}
-        now = self._size("out_channels")
-        for _, each in self._steps(self._bound):
+        chain, now = self._bound, self._size("in_channels")
+        steps = (each for _, each in self._steps(chain))
+        for each in (*lower.prologue(chain, self._shapes(chain)), Instruction("convolve"), *steps):
             used = [each.t0, each.t1, each.t2, each.t3, *(each.code.operands if each.code else ())]
             channels |= {name: now for name in used if name is not None}
-            now = "1" if each.op == "sum" else now
+            now = {"convolve": self._size("out_channels"), "sum": "1"}.get(each.op, now)
         return [f'{{"{n}", {n}, {channels[n]}}}' for n in self.operator.operands]
 
     # ---- what is run -------------------------------------------------------------------------
@@ -182,21 +183,24 @@ class CFunction:
         chain = rewritten(self._bound, assume)
         if reason := lower.refusal(chain, self._shapes(chain)):
             raise DocumentError(f"{self.operator.slug}: the core cannot run it: {reason}")
-        pool, factor = lower.prologue(chain), written(chain.conv.weight_scale)
+        factor = written(chain.conv.weight_scale)
         return CoreCall(
-            "" if pool is None else _step(pool),
+            tuple(map(_step, lower.prologue(chain, self._shapes(chain)))),
             "" if factor == "1.0" else factor,
             tuple(_step(each) for _, each in self._steps(chain)),
         )
 
     @property
     def asks_finite(self) -> bool:
-        statements = (*self.pools, *self.weights, *self.runs)
+        statements = (*self.before, *self.weights, *self.runs)
         return any(re.search(rf"\b{FINITE}\b", when) for when, _ in statements)
 
     @property
-    def pools(self) -> list[tuple[str, str]]:
-        return self._cases(lambda each: each.pool and f"call.pool_input({each.pool});")
+    def before(self) -> list[tuple[str, str]]:
+        def steps(each: CoreCall) -> str:
+            return f"call.before({{{', '.join(each.before)}}});" if each.before else ""
+
+        return self._cases(steps)
 
     @property
     def weights(self) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ batch norm's four gradients have in common are two sums.
 
 from collections.abc import Callable
 
-from transfuse.maths.expr import Call, Expr, constant
+from transfuse.maths.expr import Call, Expr, call, constant
 from transfuse.maths.primitives import ONE
 
 
@@ -20,6 +20,19 @@ def factored(expr: Expr, varies: Callable[[str], bool]) -> tuple[Expr, Expr]:
     return outer, inner / _product(sorted(under, key=str)) if under else inner
 
 
+def gathered(expr: Expr, varies: Callable[[str], bool]) -> Expr:
+    """An expression whose sums have, in each of their terms, what does not vary as one factor.
+
+    So it is computed once, and not again for every value.
+    """
+    if isinstance(expr, Call) and expr.primitive in ("add", "sub"):
+        first, second = expr.arguments
+        if first is not second:
+            return call(expr.primitive, gathered(first, varies), gathered(second, varies))
+    outer, inner = factored(expr, varies)
+    return inner if outer is ONE else outer if inner is ONE else outer * inner
+
+
 def _apart(expr: Expr, varies: Callable[[str], bool]) -> tuple[Expr, list[Expr], list[Expr]]:
     """What does not vary, the factors that do, and those that it is divided by."""
     if not any(map(varies, expr.names)):
@@ -27,6 +40,9 @@ def _apart(expr: Expr, varies: Callable[[str], bool]) -> tuple[Expr, list[Expr],
     if isinstance(expr, Call) and expr.primitive == "neg":
         outer, over, under = _apart(expr.arguments[0], varies)
         return _times(constant(-1.0), outer), over, under
+    if isinstance(expr, Call) and expr.primitive == "add" and len({*expr.arguments}) == 1:
+        outer, over, under = _apart(expr.arguments[0], varies)  # a square's derivative
+        return _times(constant(2.0), outer), over, under
     if isinstance(expr, Call) and expr.primitive in ("mul", "div"):
         (a, over, under), (b, more, less) = (_apart(each, varies) for each in expr.arguments)
         if expr.primitive == "mul":

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from transfuse.maths import eq, where
-from transfuse.maths.expr import Call, Expr, Name, X, folded
+from transfuse.maths.expr import Call, Expr, Name, X, folded, substituted
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import ONE, PRIMITIVES, ZERO, derivative
 from transfuse.reverse.adaptive import adaptive
 from transfuse.reverse.axes import axes_of
 from transfuse.reverse.by_result import by_result
-from transfuse.reverse.factors import factored
+from transfuse.reverse.factors import factored, gathered
 from transfuse.reverse.narrow import by_part, narrowest, replaced
 from transfuse.reverse.shares import EXTREMES, SHARES
 from transfuse.reverse.steps import Step, each_leg, fold_leg, same
@@ -105,6 +105,7 @@ class Reversal:
         self._passed: dict[int, tuple[Name, Expr]] = {}  # of a region: the gradient by a part of it
         self._commons: dict[int, tuple[Expr, Name]] = {}  # of a region: what is stored of it
         self._ends: dict[int, Buffer] = {}  # of a region: its values at the end, until written over
+        self._constants: dict[int, dict[str, Expr]] = {}  # of a region: names that they stand for
         self._made = 0
 
     def back(self, gradient: Seen) -> Seen:
@@ -259,7 +260,9 @@ class Reversal:
 
     def _by_values(self, region: Region, change: Expr, names: Names, made: Buffer) -> None:
         """The gradient by a region's values."""
+        every = {axis for axis, size in enumerate(region.buffer.dims) if size > 1}
         change = self._known(region, change)
+        change = gathered(change, lambda name: every.issubset(names[name].axes))
         expr, groups, reads = self._read(region, change, names)
         self._each(_back(region), Seen(made, grouped(groups)), expr, reads)
         if groups == 1:
@@ -348,9 +351,12 @@ class Reversal:
         As constants the results have names of their own.
         """
         results = []
+        usual = {value: symbol(name) for name, value in region.values.items()}
         for each in taken.statistics:
             names[f"s{each.number}"] = self._statistic(region, each)
             results.append(symbol(f"s{each.number}"))
+            if each in usual:
+                self._constants.setdefault(id(region), {})[f"s{each.number}"] = usual[each]
         first = names[f"s{taken.statistics[0].number}"]
         ties = self._ties(region, taken.folding, taken.expr, names, first, first.axes)
         dims = region.buffer.dims
@@ -462,6 +468,7 @@ class Reversal:
         """An expression in pieces that kernels take, its groups of channels, what it reads."""
         if id(region) in self._passed:
             expr = replaced(expr, *self._passed[id(region)])
+        expr = substituted(expr, self._constants.get(id(region), {}))  # no derivative is taken here
         end = self.result if region is self.tape.regions[-1] else self._ends.get(id(region))
         if end is not None:
             expr = by_result(expr, region.expr, RESULT)

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from transfuse.maths.expr import Expr, X
 from transfuse.stages import Stage
-from transfuse.stages.running import Running
 from transfuse.stages.walk import Given, Statistic, Value
 from transfuse.sweeping import Buffer, Sweeping, _Open
 from transfuse.sweeps import Folding
@@ -74,7 +73,6 @@ class Tape(Sweeping):
     """Sweeps over the values of ``buffer``, each result kept as it is, and the regions they make.
 
     Nothing is stored behind a fold or window that would hide its result: derivatives need it.
-    Running statistics do not move.
     """
 
     def __post_init__(self) -> None:
@@ -122,9 +120,6 @@ class Tape(Sweeping):
         super().cat(other, channels, first)
         self._turn(X)
         self.regions[-2].word = Joined(other, channels, first)
-
-    def update(self, running: Running, mean: Statistic, var: Statistic, count: int) -> None:
-        pass
 
     def store(self) -> None:
         expr = self.expr

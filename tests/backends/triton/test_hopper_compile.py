@@ -19,7 +19,7 @@ from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from triton.experimental.gluon.language import NVMMASharedLayout  # noqa: E402
 
 from transfuse.backends.triton.engines.hopper_strip.strip_geometry import (  # noqa: E402
-    Results,
+    ResultLayout,
     StripGeometry,
 )
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noqa: E402
@@ -32,7 +32,7 @@ from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noq
 from transfuse.backends.triton.epilogue.op_table import OpTable  # noqa: E402
 from transfuse.backends.triton.epilogue.records import Epilogue  # noqa: E402
 from transfuse.backends.triton.installed import any_row  # noqa: E402
-from transfuse.backends.triton.segments import Part  # noqa: E402
+from transfuse.backends.triton.segments import Node  # noqa: E402
 from transfuse.backends.triton.strides import CHANNELS, WIDTH  # noqa: E402
 from transfuse.backends.triton.tap_table import TapTable  # noqa: E402
 from transfuse.geometry import Axis  # noqa: E402
@@ -41,9 +41,9 @@ FUSING = {"enable_fp_fusion": True}
 TARGET = GPUTarget("cuda", 90, 32)
 strips = pytest.mark.skipif(not any_row(), reason="Gluon views no rows from any one on")
 SOFTMAX = ("add", "softmax", "add", "sigmoid")
-VALUE, SLOPE, ZERO = Part("x"), Part("tensor"), Part("number")
-PRELU = Part(
-    "where", parts=(Part("lt", parts=(ZERO, VALUE)), VALUE, Part("mul", parts=(SLOPE, VALUE)))
+VALUE, SLOPE, ZERO = Node("x"), Node("tensor"), Node("number")
+PRELU = Node(
+    "where", parts=(Node("lt", parts=(ZERO, VALUE)), VALUE, Node("mul", parts=(SLOPE, VALUE)))
 )
 
 
@@ -112,14 +112,14 @@ def geometry_of(trial: Trial, itemsize: int) -> StripGeometry:
     return StripGeometry.of(tap_table, trial.batch, trial.outputs, kept, trial.cross)
 
 
-def results_of(trial: Trial, geometry: StripGeometry, itemsize: int) -> Results:
+def results_of(trial: Trial, geometry: StripGeometry, itemsize: int) -> ResultLayout:
     d, h, w = geometry.results
     channels = 1 if "sum" in trial.ops else trial.outputs
     if trial.last:
-        return Results(
+        return ResultLayout(
             (channels * d * h * w, 1, channels * h * w, channels * w, channels), itemsize
         )
-    return Results((channels * d * h * w, d * h * w, h * w, w, 1), itemsize)
+    return ResultLayout((channels * d * h * w, d * h * w, h * w, w, 1), itemsize)
 
 
 def after_of(trial: Trial) -> Epilogue:
@@ -155,7 +155,7 @@ class Chosen:
 
     geometry: StripGeometry
     after: Epilogue
-    results: Results
+    results: ResultLayout
     config: StripTiling
 
     @property

@@ -15,7 +15,7 @@ from triton.runtime.jit import create_function_from_signature
 
 import transfuse.backends.triton as package
 from transfuse.backends.triton.ahead import Wanted, builds
-from transfuse.backends.triton.arguments import At, Boxes, Memory, Scalar, filled
+from transfuse.backends.triton.arguments import At, Boxes, Pointer, Scalar, filled
 from transfuse.backends.triton.build import Build
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.specialised import pair, specialised
@@ -144,14 +144,14 @@ def test_single_values(value: Any, at_run_time: bool) -> None:
 @pytest.mark.parametrize("address", [0, 8, 16, 40])
 def test_addresses_are_told_apart_by_16_bytes(address: int) -> None:
     kernel = Kernel("sweeps.each_kernel", "each", static=0)
-    memory = [Memory(address, torch.float16)]
+    memory = [Pointer(address, torch.float16)]
     assert specialised(kernel, [At(0)], memory) == (("*fp16", "" if address % 16 else "D"),)
 
 
 def test_boxes_are_told_apart_by_type_and_box() -> None:
     kernel = Kernel("sweeps.each_kernel", "each", static=0)
     boxes = Boxes(0, (64, 64), (8, 16))
-    (found,) = specialised(kernel, [boxes], [Memory(0, torch.bfloat16)])
+    (found,) = specialised(kernel, [boxes], [Pointer(0, torch.bfloat16)])
     assert found == ("tensordesc<bf16[8, 16]>", None)
 
 

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from transfuse.backends.triton.engines.hopper_strip.strip_geometry import Results, StripGeometry
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import (
+    ResultLayout,
+    StripGeometry,
+)
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
     StripTiling,
     configs,
@@ -126,7 +129,7 @@ def test_layouts_fit() -> None:
     tap_table = table_of((Axis(512, 3), Axis(512, 7)))
     geometry = StripGeometry.of(tap_table, 8, 64, 64, False)
     for itemsize in (2, 4):
-        results = Results((64 * 514 * 518, 514 * 518, 0, 518, 1), itemsize)
+        results = ResultLayout((64 * 514 * 518, 514 * 518, 0, 518, 1), itemsize)
         found = list(configs(geometry, itemsize, AFTER, results))
         assert found[0].positions == 256
         assert all(isinstance(each, StripTiling) and each.shared <= 227 * 1024 for each in found)
@@ -137,7 +140,7 @@ def test_many_channels() -> None:
     """Blocks of 128 for each class, unless all channels must meet in one tile."""
     tap_table = table_of((Axis(8, 3, 3), Axis(20, 4, 2, 1)))
     geometry = StripGeometry.of(tap_table, 2, 300, 16, True)
-    results = Results((300 * 1000, 1000, 0, 40, 1), 2)
+    results = ResultLayout((300 * 1000, 1000, 0, 40, 1), 2)
     config = next(configs(geometry, 2, AFTER, results))
     assert config.channels == 128
     assert config.tiles_of_block(geometry) == 3 * 3

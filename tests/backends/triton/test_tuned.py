@@ -64,9 +64,9 @@ def passes(chain: Chain, problem: Problem):
     ]
 
 
-def entry(number: int = 0, **changes) -> tuned_files.Entry:
+def entry(number: int = 0, **changes) -> tuned_files.Measured:
     key = tuned_files.Key(GPU, "portable", "conv > store", f"n{number} ci1 co1 i1 k1 s1 p0", "tf32")
-    return tuned_files.Entry(
+    return tuned_files.Measured(
         replace(key, **changes), tuned_files.encoded(TILES), 0.25, "n1 ci1 co1 i1 k1"
     )
 
@@ -80,10 +80,10 @@ def chosen(problem: Problem = PROBLEM, gpu: str = GPU) -> tuned.ChosenTiling:
     return tuned.choose(lowered, core, each, shape, gpu, 90)
 
 
-def stored(config: tiling.Tiling, ms: float = 0.5, **changes) -> tuned_files.Entry:
+def stored(config: tiling.Tiling, ms: float = 0.5, **changes) -> tuned_files.Measured:
     ((lowered, core, each, _),) = passes(PLAIN, PROBLEM)
     key = replace(tuned.key(lowered, core, each, GPU), **changes)
-    return tuned_files.Entry(key, tuned_files.encoded(config), ms, str(PROBLEM))
+    return tuned_files.Measured(key, tuned_files.encoded(config), ms, str(PROBLEM))
 
 
 def test_without_files_the_heuristic_decides():
@@ -111,7 +111,9 @@ def test_a_stored_choice_is_taken_for_its_bucket_and_no_other(file):
 
 
 def test_an_entry_of_another_engine_is_kept_and_not_taken(file):
-    strange = tuned_files.Entry(stored(TILES, engine="hopper").key, {"halo": 8}, 0.1, str(PROBLEM))
+    strange = tuned_files.Measured(
+        stored(TILES, engine="hopper").key, {"halo": 8}, 0.1, str(PROBLEM)
+    )
     tuned_files.put([strange])
     assert chosen().source == "heuristic"
     tuned_files.put([stored(TILES)])
@@ -249,7 +251,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 for i in range(count):
     key = tuned_files.Key("gpu", "portable", "conv > store", f"{writer} {i}", "tf32")
-    tuned_files.put([tuned_files.Entry(key, config, 1.0, "")], path)
+    tuned_files.put([tuned_files.Measured(key, config, 1.0, "")], path)
     print(i, flush=True)
 """
 

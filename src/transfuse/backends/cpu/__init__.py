@@ -5,7 +5,7 @@ Weights are packed once and kept while their tensor lives and does not change. T
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,15 +15,16 @@ from torch import Tensor
 from transfuse.backends import legs
 from transfuse.backends.base import Backend, Executable, Kernels, Part, Run, Scatter, Verdict
 from transfuse.backends.cpu import (
+    before,
     library,
     lower,
     results,
     single,
-    sweeps,
     threads,
     weights,
     winners,
 )
+from transfuse.backends.cpu.sweeps import prepare
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -80,23 +81,43 @@ def _refuses(chain: Chain, problem: Problem) -> str:
     chain.shapes(problem)  # what a stage refuses, no rewrite may hide
     chains = (rewritten(chain, finite) for finite in (True, False))
     reasons = (lower.refusal(each, each.shapes(problem)) for each in chains)
-    return next(filter(None, reasons), "")
+    return next(filter(None, reasons), "") or before.stored(chain, problem, _alone(chain, problem))
+
+
+def _alone(chain: Chain, problem: Problem) -> library.Program:
+    """The program of a chain's convolution, on inputs that lie as its layout says."""
+    core = chain.core(problem)
+    program = _program(core, chain.conv.weight_scale)
+    last = problem.layout == "channels_last"
+    like = results.Form(core.input.dims, ELEMENTS[problem.dtype].dtype, last)
+    program.input_strides = strides(like.strides)
+    return program
 
 
 class _Kernels:
     """The core and the sweeps of this backend."""
 
     common = 4
+    reads = True
+    turns = 1024
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)
 
     def sweep(self, sweep: Sweep, device: torch.device) -> Run:
-        run = sweeps.prepare(sweep)
-        return lambda slots: run([tensor.data_ptr() for tensor in slots])
+        (run,) = self.sweeps((sweep,), device)
+        return run
 
     def sweeps(self, sweeps: Sequence[Sweep], device: torch.device) -> list[Run]:
-        return [self.sweep(each, device) for each in sweeps]
+        """One run of them all, which asks for addresses once."""
+        prepared = [prepare(each) for each in sweeps]
+
+        def run(slots: Sequence[Tensor]) -> None:
+            addresses = [tensor.data_ptr() for tensor in slots]
+            for each in prepared:
+                each(addresses)
+
+        return [run] if prepared else []
 
     def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
         return winners.prepare(problem, windows)
@@ -113,7 +134,12 @@ class _Kernels:
     def empty(
         self, dims: Sequence[int], dtype: torch.dtype, last: bool, device: torch.device
     ) -> Tensor:
-        return results.empty(results.Form(tuple(dims), dtype, last))
+        return results.empty(_form(tuple(dims), dtype, last))
+
+
+@lru_cache(maxsize=4096)
+def _form(dims: tuple[int, ...], dtype: torch.dtype, last: bool) -> results.Form:
+    return results.Form(dims, dtype, last)
 
 
 class _Core:
@@ -310,16 +336,17 @@ def _choices(chain: Chain, problem: Problem) -> dict[int, Choice]:
     """
     core = library.load()
     assert core is not None
-    every = lower.steps(chain, chain.shapes(problem))
-    listed = [(i, each) for i, each in every if each.op not in ("map", "norm")]
+    shapes = chain.shapes(problem)
+    held = {} if lower.pooled(chain, shapes) else {chain.at: Choice.HOLD}
+    listed = [(i, s) for i, s in lower.steps(chain, shapes) if s.op not in ("map", "norm")]
     if all(each.op != "cut" for _, each in listed):
-        return {}
-    steps = [each.step(lambda name: 0) for _, each in listed]
-    program = _program(chain, problem)
-    program.steps, program.steps_count = (library.Step * len(steps))(*steps), len(steps)
-    cuts = (ctypes.c_int32 * len(steps))()
+        return held
+    program = _program(problem, chain.conv.weight_scale)
+    program.before, program.before_count = _Steps(lower.prologue(chain, shapes)).nowhere()
+    program.steps, program.steps_count = _Steps(each for _, each in listed).nowhere()
+    cuts = (ctypes.c_int32 * len(listed))()
     library.check(core, core.transfuse_decide(program, cuts))
-    return {
+    return held | {
         i: Choice(library.CUTS[cut])
         for (i, each), cut in zip(listed, cuts, strict=True)
         if each.op == "cut"
@@ -355,24 +382,16 @@ class _Ready:
         last = plan.problem.layout == "channels_last"
         self.result = results.Form(shape.dims, element.dtype, last)
         instructions = list(lower.epilogue(plan))
-        steps = [each.step(lambda name: 0) for each in instructions]
-        self._steps = (library.Step * len(steps))(*steps)
-        self._tensors = [
-            (i, field, name)
-            for i, each in enumerate(instructions)
-            for field in ("t0", "t1", "t2", "t3")
-            if (name := getattr(each, field)) is not None
-        ]
+        self._before = _Steps(lower.prologue(plan.chain, plan.chain.shapes(plan.problem)))
+        self._steps = _Steps(instructions)
         self.gathers = [
             _Gathers(i, each.running, each.shape.c, each.shape.n * each.shape.positions)
             for i, each in enumerate(instructions)
             if each.running and each.shape
         ]
-        self._maps = [(i, _Map(each)) for i, each in enumerate(instructions) if each.code]
-        self.spread = frozenset(name for each in instructions for name in each.spread)
-        self._program = _program(plan.chain, plan.problem)
-        self._program.steps, self._program.steps_count = self._steps, len(steps)
-        self.passes, self.room = len(plan.passes), len(steps) + 2
+        self.spread = self._before.spread | self._steps.spread
+        self._program = _program(plan.problem, plan.chain.conv.weight_scale)
+        self.passes, self.room = len(plan.passes), len(instructions) + 2
 
     def program(
         self,
@@ -386,23 +405,61 @@ class _Ready:
         program.input, program.input_strides = x.data_ptr(), strides(x.stride())
         program.output, program.output_strides = out.data_ptr(), strides(out.stride())
         program.input_element, program.output_element = library.element(x), library.element(out)
-        if self._tensors or self.gathers or self._maps:
-            steps = type(self._steps).from_buffer_copy(self._steps)
-            for i, field, name in self._tensors:
-                setattr(steps[i], field, operands[name].data_ptr())
-            for each, room in zip(self.gathers, moments, strict=True):
-                steps[each.at].moments = room.data_ptr()
-            for i, map_ in self._maps:
-                steps[i].map = map_.on(operands)
-            program.steps = steps
+        program.before, program.before_count = self._before.on(operands)
+        steps, program.steps_count = self._steps.on(operands)
+        for each, room in zip(self.gathers, moments, strict=True):
+            steps[each.at].moments = room.data_ptr()
+        program.steps = steps
         return program
 
     def places(self, program: library.Program) -> Iterator[tuple[memoryview, int, str]]:
         """Where the address of each operand stands in a program that was made here."""
+        yield from self._before.places(program.before)
+        yield from self._steps.places(program.steps)
+
+
+class _Steps:
+    """Steps as the core takes them, but for their tensors.
+
+    ``spread``: the operands of more than one value per channel.
+    """
+
+    def __init__(self, given: Iterable[lower.Instruction]) -> None:
+        instructions = list(given)
+        self._steps = (library.Step * len(instructions))(
+            *(each.step(lambda name: 0) for each in instructions)
+        )
+        self._tensors = [
+            (i, field, name)
+            for i, each in enumerate(instructions)
+            for field in ("t0", "t1", "t2", "t3")
+            if (name := getattr(each, field)) is not None
+        ]
+        self._maps = [(i, _Map(each)) for i, each in enumerate(instructions) if each.code]
+        self.spread = frozenset(name for each in instructions for name in each.spread)
+
+    def on(self, operands: Mapping[str, Tensor]) -> tuple[Any, int]:
+        """The steps on these tensors, and how many: a copy, which keeps what it points to."""
+        steps = type(self._steps).from_buffer_copy(self._steps)
+        for i, field, name in self._tensors:
+            setattr(steps[i], field, operands[name].data_ptr())
+        for i, map_ in self._maps:
+            steps[i].map = map_.on(operands)
+        return steps, len(steps)
+
+    def nowhere(self) -> tuple[Any, int]:
+        """The steps where no address is followed: their tensors are there, and lead nowhere."""
+        steps = type(self._steps).from_buffer_copy(self._steps)
+        for i, map_ in self._maps:
+            steps[i].map = map_.nowhere()
+        return steps, len(steps)
+
+    def places(self, made: Any) -> Iterator[tuple[memoryview, int, str]]:
+        """Where the address of each operand stands in steps that ``on`` made."""
         count = len(self._steps)
         if not count:
             return
-        steps = (library.Step * count).from_address(ctypes.addressof(program.steps.contents))
+        steps = (library.Step * count).from_address(ctypes.addressof(made.contents))
         words = memoryview(steps).cast("B").cast("Q")
         size = ctypes.sizeof(library.Step)
         for i, field, name in self._tensors:
@@ -426,6 +483,11 @@ class _Map:
         found = (library.Operand * len(self.names))(
             *(self._operand(operands[name], name in self._spread) for name in self.names)
         )
+        return ctypes.pointer(library.Map(self._code, found))
+
+    def nowhere(self) -> Any:
+        """The same where no address is followed."""
+        found = (library.Operand * len(self.names))(*(library.Operand(data=1) for _ in self.names))
         return ctypes.pointer(library.Map(self._code, found))
 
     def places(self, made: library.Map) -> Iterator[tuple[memoryview, int, str]]:
@@ -467,9 +529,9 @@ def _product(product: Problem) -> _Ready:
     return _Ready(_fused(single.PRODUCT, product))
 
 
-def _program(chain: Chain, problem: Problem) -> library.Program:
-    before = lower.prologue(chain)
-    program = library.Program(
+def _program(problem: Problem, weight_scale: float) -> library.Program:
+    """The program of a convolution alone."""
+    return library.Program(
         element=library.ELEMENTS.index(problem.dtype),
         input_element=library.ELEMENTS.index(problem.dtype),
         output_element=library.ELEMENTS.index(problem.dtype),
@@ -484,12 +546,8 @@ def _program(chain: Chain, problem: Problem) -> library.Program:
         padding=_three(problem.padding, 0),
         dilation=_three(problem.dilation, 1),
         output_padding=_three(problem.output_padding, 0),
-        pooled=before is not None,
-        weight_scale=chain.conv.weight_scale,
+        weight_scale=weight_scale,
     )
-    if before is not None:
-        program.pool = before.step(lambda name: 0)
-    return program
 
 
 def _three(values: tuple[int, ...], missing: int) -> ctypes.Array[ctypes.c_int64]:

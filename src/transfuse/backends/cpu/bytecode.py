@@ -26,6 +26,11 @@ class Code:
     registers: int
     instructions: tuple[tuple[int, ...], ...]
 
+    @property
+    def special(self) -> int:
+        """How many of them are special functions."""
+        return sum(each[0] >= PRIMITIVES.index("exp") for each in self.instructions)
+
     def structure(self) -> library.Code:
         """As the core takes it; it keeps what it points to."""
         numbers = (ctypes.c_double * len(self.numbers))(*self.numbers)

@@ -44,6 +44,9 @@ Sizes = ctypes.c_int64 * 3
 Strides = ctypes.c_int64 * 5
 Axes = ctypes.c_int64 * 9
 Digest = ctypes.c_uint64 * 2
+Times = ctypes.c_double * 2
+JOINED = 64
+"""Neighbours that a fold across makes one result of, at most: TF_JOINED."""
 
 CHANGED = 2
 """What ``transfuse_run_unless_changed`` gives where it ran nothing."""
@@ -130,8 +133,8 @@ class Program(ctypes.Structure):
         ("padding", Sizes),
         ("dilation", Sizes),
         ("output_padding", Sizes),
-        ("pooled", ctypes.c_int32),
-        ("pool", Step),
+        ("before_count", ctypes.c_int32),
+        ("before", ctypes.POINTER(Step)),
         ("steps_count", ctypes.c_int32),
         ("steps", ctypes.POINTER(Step)),
         ("input", ctypes.c_void_p),
@@ -162,6 +165,7 @@ class Sweep(ctypes.Structure):
         ("kept", ctypes.c_int32),
         ("folded", ctypes.c_int32),
         ("across", ctypes.c_int32),
+        ("joined", ctypes.c_int32),
         ("sizes", Axes),
         ("values_count", ctypes.c_int32),
         ("others_count", ctypes.c_int32),
@@ -320,6 +324,7 @@ def _declared(core: ctypes.CDLL) -> ctypes.CDLL:
     core.transfuse_packed_bytes.argtypes = (program,)
     core.transfuse_packed_bytes.restype = ctypes.c_int64
     core.transfuse_packed_bytes.errcheck = _given
+    core.transfuse_copies.argtypes = (program, Times)
     pointer, count = ctypes.c_void_p, ctypes.c_int32
     core.transfuse_pack.argtypes = (program, pointer, Strides, count, pointer)
     core.transfuse_digest.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, Digest)

@@ -11,7 +11,7 @@ from transfuse.maths.expr import Expr
 from transfuse.plan import Choice, Plan
 from transfuse.problem import Shape
 from transfuse.stages import Kind, Stage, add, clamp, scale, sigmoid, tanh
-from transfuse.stages.actions import Elementwise, Normalize, OverChannels, OverSpace, Pool
+from transfuse.stages.actions import Action, Elementwise, Normalize, OverChannels, OverSpace, Pool
 from transfuse.stages.running import Running
 from transfuse.symbols import real
 
@@ -52,11 +52,16 @@ def refusal(chain: Chain, shapes: Sequence[Shape]) -> str:
     ``shapes``: the values before each stage.
     """
     rank = chain.conv.rank
-    pools = (each.action(shapes[0]) for each in chain.prologue)
-    if len(chain.prologue) > 1 or not all(isinstance(each, Pool) for each in pools):
-        return (
-            f"before the convolution it does one pool, not {' -> '.join(map(str, chain.prologue))}"
-        )
+    pooled = False
+    for stage, shape in zip(chain.prologue, shapes, strict=False):
+        action = stage.action(shape)
+        try:
+            fits = _before(action) is not None and not (pooled and isinstance(action, Pool))
+        except TooLong as reason:
+            return f"{stage}: {reason}"
+        if not fits:
+            return f"before the convolution it does maps and one pool, not {stage}"
+        pooled = pooled or isinstance(action, Pool)
     gathered = False
     for stage, shape in zip(chain.epilogue, shapes[chain.at + 1 :], strict=False):
         try:
@@ -72,13 +77,21 @@ def refusal(chain: Chain, shapes: Sequence[Shape]) -> str:
     return ""
 
 
-def prologue(chain: Chain) -> Instruction | None:
-    """The pool before the convolution."""
-    for stage in chain.prologue:
-        action = stage.action(Shape(1, 1, (1,) * chain.conv.rank))
-        assert isinstance(action, Pool)
-        return _pool(action)
-    return None
+def prologue(chain: Chain, shapes: Sequence[Shape]) -> Iterator[Instruction]:
+    """The steps before the convolution: maps, and one pool at the most.
+
+    ``shapes``: the values before each stage.
+    """
+    for stage, shape in zip(chain.prologue, shapes, strict=False):
+        instruction = _before(stage.action(shape))
+        assert instruction is not None
+        yield replace(instruction, shape=shape) if instruction.code else instruction
+
+
+def pooled(chain: Chain, shapes: Sequence[Shape]) -> bool:
+    """Whether there is a pool before the convolution, which stores what it gives."""
+    stages = zip(chain.prologue, shapes, strict=False)
+    return any(isinstance(stage.action(shape), Pool) for stage, shape in stages)
 
 
 def steps(chain: Chain, shapes: Sequence[Shape]) -> Iterator[tuple[int, Instruction]]:
@@ -136,8 +149,22 @@ def _map(each: Elementwise) -> Instruction:
     make = _LOOPS.get(each.pattern)
     if make is not None and each.alone:
         return make(*each.arguments)
+    return _coded(each)
+
+
+def _coded(each: Elementwise) -> Instruction:
     code = assemble(each.expr, each.constants, each.tensors)
     return Instruction("map", code=code, spread=tuple(each.shapes))
+
+
+def _before(action: Action | None) -> Instruction | None:
+    """The step that serves a stage before the convolution; None where there is none."""
+    match action:
+        case Elementwise():
+            return _coded(action)
+        case Pool():
+            return _pool(action)
+    return None
 
 
 def _pool(pool: Pool) -> Instruction:

@@ -1,7 +1,7 @@
 """Sweeps as the core takes them: axes put into the order in which memory lies, and made few."""
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -95,11 +95,34 @@ def _fold(sweep: Fold) -> "_Ready":
     outer, inner = outer or alone, inner or alone
     near, far = outer[-1].strides[main], inner[-1].strides[main]
     across = near > 0 and (near < far or far == 0)
+    read = range(first, first + len(values))
+    joined = 0
+    if not across and _short_rows(outer[-1], inner, read):
+        joined = inner[-1].size
+        outer, inner, across = _widened(outer, inner, read), inner[:-1], True
     found = before if not isinstance(sweep.before, Name) else None
     then = after if sweep.after is not X else None
     return _Ready(
-        "fold", sweep.folding, outer, inner, sweep.outs, values, others, found, then, across=across
+        *("fold", sweep.folding, outer, inner, sweep.outs, values, others, found, then),
+        across=across,
+        joined=joined,
     )
+
+
+def _short_rows(outer: _Axis, inner: Sequence[_Axis], read: Iterable[int]) -> bool:
+    """Whether a fold goes along short rows that lie beside those of the next result, as over
+    groups of channels where these are innermost: vectors lie better across several of them."""
+    last = inner[-1]
+    beside = all(outer.strides[at] == last.size * last.strides[at] for at in read)
+    return beside and len(inner) > 1 and 1 < last.size <= library.JOINED
+
+
+def _widened(outer: Sequence[_Axis], inner: Sequence[_Axis], read: Iterable[int]) -> list[_Axis]:
+    """The axes that are kept, where the values along the last one that is folded are kept, too."""
+    *rest, near = outer
+    last = inner[-1]
+    strides = [last.strides[at] if at in read else step for at, step in enumerate(near.strides)]
+    return [*rest, _Axis(near.size * last.size, tuple(strides))]
 
 
 def _slide(sweep: Slide) -> "_Ready":
@@ -182,19 +205,53 @@ class _Ready:
             after=after and ctypes.pointer(after.structure()),
             **fields,
         )
+        self._idle: list[_Filled] = []
 
     def __call__(self, slots: Sequence[int]) -> None:
         core = library.load()
         assert core is not None
-        # Copies: others may run at the same time.
+        try:
+            filled = self._idle.pop()
+        except IndexError:
+            filled = self._filled()
+        for (words, at), (slot, offset) in zip(filled.addresses, self._places, strict=True):
+            words[at] = slots[slot] + offset
+        status = core.transfuse_sweep_run(filled.sweep, threads.count())
+        self._idle.append(filled)
+        library.check(core, status)
+
+    def _filled(self) -> "_Filled":
         sweep = library.Sweep.from_buffer_copy(self._sweep)
         values = type(self._values).from_buffer_copy(self._values)
         others = type(self._others).from_buffer_copy(self._others)
-        outs = list(sweep.outs)[: self._outs]
-        for view, (slot, offset) in zip((*outs, *values, *others), self._places, strict=True):
-            view.data = slots[slot] + offset
+        addresses = [
+            *_addresses(sweep, library.Sweep.outs.offset, self._outs),
+            *_addresses(values, 0, len(values)),
+            *_addresses(others, 0, len(others)),
+        ]
         sweep.values, sweep.others = values, others
-        library.check(core, core.transfuse_sweep_run(sweep, threads.count()))
+        return _Filled(ctypes.pointer(sweep), addresses)
+
+
+class _Filled(NamedTuple):
+    """The sweep of one call, and the words in it that are addresses of its views.
+
+    Each call takes one for itself and gives it back: threads never share one.
+    """
+
+    sweep: Any
+    addresses: list[tuple[memoryview, int]]
+
+
+def _addresses(
+    structure: ctypes.Structure | ctypes.Array[library.View], first: int, count: int
+) -> Iterator[tuple[memoryview, int]]:
+    """Where the addresses of so many views stand in a structure, from a byte on."""
+    if not count:
+        return
+    words, size = memoryview(structure).cast("B").cast("Q"), ctypes.sizeof(library.View)
+    for at in range(first + library.View.data.offset, first + count * size, size):
+        yield words, at // 8
 
 
 def _read(expr: Expr, named: Named, running: str | None) -> tuple[Code, tuple[View, ...]]:

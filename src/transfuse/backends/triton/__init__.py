@@ -116,6 +116,8 @@ class _Kernels:
     """The convolution's kernels and the sweeps of this backend."""
 
     common = 16
+    reads = False
+    turns = 0
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)

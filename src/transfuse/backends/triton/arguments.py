@@ -17,14 +17,14 @@ to know to be none (``strip_kernel.consume`` says why)."""
 
 
 @dataclass(frozen=True)
-class Memory:
+class Pointer:
     """Memory under an address, as far as a compiler or a descriptor looks at it."""
 
     address: int
     dtype: torch.dtype
 
     @classmethod
-    def like(cls, tensor: Tensor) -> "Memory":
+    def like(cls, tensor: Tensor) -> "Pointer":
         """What compiled code depends on: the type, and by what 16 bytes the address is off."""
         return cls(tensor.data_ptr() % 16, tensor.dtype)
 
@@ -109,7 +109,7 @@ class Boxes:
             if len(self.kept) > 64:
                 self.kept.clear()
             assert self.dtype is not None
-            found = self.kept[base] = self._descriptor(Memory(base, self.dtype))
+            found = self.kept[base] = self._descriptor(Pointer(base, self.dtype))
         return found
 
     @property

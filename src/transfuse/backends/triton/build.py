@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from transfuse.backends.triton import installed
-from transfuse.backends.triton.arguments import Memory, filled
+from transfuse.backends.triton.arguments import Pointer, filled
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.miscompiles import spills_over
 from transfuse.backends.triton.specialised import Pair, specialised
@@ -26,7 +26,7 @@ class Build:
     kernel: Kernel
     capability: int
     arguments: tuple[Any, ...]
-    memory: tuple[Memory, ...]
+    memory: tuple[Pointer, ...]
     options: Mapping[str, Any]
     seen: tuple[Pair, ...]
     key: str
@@ -36,7 +36,7 @@ class Build:
         cls,
         kernel: Kernel,
         arguments: Sequence[Any],
-        memory: Sequence[Memory],
+        memory: Sequence[Pointer],
         options: Mapping[str, Any],
         capability: int,
     ) -> "Build":

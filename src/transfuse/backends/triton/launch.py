@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from transfuse import settings
-from transfuse.backends.triton.arguments import Boxes, Memory, filled
+from transfuse.backends.triton.arguments import Boxes, Pointer, filled
 from transfuse.backends.triton.build import Build
 from transfuse.backends.triton.kernel import Kernel
 
@@ -35,7 +35,7 @@ class Launch:
         """What is to be compiled for tensors such as these; it is what later launches are of."""
         # From 3.9 on Triton warns where it is not told, and has to guess.
         options = {"enable_fp_fusion": settings.fuses_products()} | self.options
-        memory = [Memory.like(each) for each in tensors]
+        memory = [Pointer.like(each) for each in tensors]
         for each in self.arguments:
             if isinstance(each, Boxes):
                 each.dtype = memory[each.number].dtype

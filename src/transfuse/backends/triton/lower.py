@@ -8,7 +8,7 @@ from typing import Any
 
 from transfuse.backends.triton.segments import (
     Lowered,
-    Part,
+    Node,
     Segment,
     Statistic,
     TileOp,
@@ -282,22 +282,22 @@ def _map(stage: Stage, each: Elementwise) -> tuple[TileOp, ...]:
 
 def parts(
     expr: Expr, tensors: Sequence[str], numbers: list[float], named: Sequence[str] = ()
-) -> Part:
+) -> Node:
     """An expression as kernels take it; its constants join the numbers, the first are ``named``."""
 
-    def leaf(each: Expr) -> Part:
+    def leaf(each: Expr) -> Node:
         if isinstance(each, Constant):
             numbers.append(each.value)
-            return Part("number", len(numbers) - 1)
+            return Node("number", len(numbers) - 1)
         assert isinstance(each, Name)
         if each.name in named:
-            return Part("number", named.index(each.name))
-        return Part("tensor", tensors.index(each.name)) if each.name in tensors else Part("x")
+            return Node("number", named.index(each.name))
+        return Node("tensor", tensors.index(each.name)) if each.name in tensors else Node("x")
 
     size = folded(expr, lambda _: 1, lambda _, sizes: 1 + sum(sizes))
     if size > MOST_PARTS:
         raise Refused(f"unfolds to {size} parts; {MOST_PARTS} is the most")
-    whole: Part = folded(expr, leaf, lambda each, found: Part(each.primitive, parts=tuple(found)))
+    whole: Node = folded(expr, leaf, lambda each, found: Node(each.primitive, parts=tuple(found)))
     return whole
 
 

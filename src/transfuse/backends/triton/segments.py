@@ -11,7 +11,7 @@ RESIDENT = ("group_norm", "space_softmax")
 
 
 @dataclass(frozen=True)
-class Part:
+class Node:
     """A part of an expression, as ``epilogue/expressions.py`` takes it.
 
     ``"x"`` is the running value; ``"number"`` and ``"tensor"`` are arguments of the launch, the one
@@ -20,7 +20,7 @@ class Part:
 
     op: str
     at: int = 0
-    parts: tuple["Part", ...] = ()
+    parts: tuple["Node", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TileOp:
     size: int = 1
     count: int = 1
     factor: float = 1.0
-    expr: Part | None = None  # of a map
+    expr: Node | None = None  # of a map
     spread: tuple[bool, ...] = ()  # of a map: which tensors have more than a value per channel
 
     @property

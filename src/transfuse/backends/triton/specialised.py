@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transfuse.backends.triton.arguments import UNREAD, All, At, Boxes, Memory
+from transfuse.backends.triton.arguments import UNREAD, All, At, Boxes, Pointer
 from transfuse.backends.triton.kernel import Kernel
 
 Pair = tuple[Any, Any]
@@ -27,7 +27,7 @@ POINTED = {
 
 
 def specialised(
-    kernel: Kernel, arguments: Sequence[Any], memory: Sequence[Memory]
+    kernel: Kernel, arguments: Sequence[Any], memory: Sequence[Pointer]
 ) -> tuple[Pair, ...]:
     """The arguments of a kernel for tensors by number."""
     first = len(arguments) - kernel.static
@@ -35,7 +35,7 @@ def specialised(
     return *found, *((STATIC, each) for each in arguments[first:])
 
 
-def pair(value: Any, memory: Sequence[Memory], at_run_time: bool = False) -> Pair:
+def pair(value: Any, memory: Sequence[Pointer], at_run_time: bool = False) -> Pair:
     """One of them; ``at_run_time``: nothing of an integer is compiled in."""
     match value:
         case None:
@@ -54,7 +54,7 @@ def pair(value: Any, memory: Sequence[Memory], at_run_time: bool = False) -> Pai
             lies = "" if layout is None else f",{layout}"
             return f"tensordesc<{POINTED[memory[number].dtype]}{list(box)}{lies}>", None
         case Tensor():
-            return _pointer(Memory.like(value))
+            return _pointer(Pointer.like(value))
         case tuple():
             return _pairs([pair(each, memory) for each in value])
     raise TypeError(f"{value!r} of {type(value).__name__} among the arguments of a kernel")
@@ -67,7 +67,7 @@ def _integer(value: int, at_run_time: bool) -> Pair:
     return kind, None if at_run_time else _aligned(value)
 
 
-def _pointer(memory: Memory) -> Pair:
+def _pointer(memory: Pointer) -> Pair:
     return f"*{POINTED[memory.dtype]}", _aligned(memory.address)
 
 

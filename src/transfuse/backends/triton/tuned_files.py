@@ -42,7 +42,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Measured:
     """The best configuration measured, and the milliseconds of a call of ``problem`` with it.
 
     A call has tiles for each of its segments: what was measured for one holds the others' in it.
@@ -94,7 +94,7 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(package) if path.is_relative_to(package) else path)
 
 
-Entries = Mapping[Key, Entry]
+Entries = Mapping[Key, Measured]
 
 Stamp = tuple[int, int, int] | None
 
@@ -158,7 +158,7 @@ def _stamp(path: Path) -> Stamp:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def read(path: Path) -> dict[Key, Entry]:
+def read(path: Path) -> dict[Key, Measured]:
     """The entries of a file, none where there is no file; raises ``TunedFileError``."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -181,7 +181,7 @@ def read(path: Path) -> dict[Key, Entry]:
     return {each.key: each for each in entries}
 
 
-def _entry(values: Mapping[str, Any]) -> Entry:
+def _entry(values: Mapping[str, Any]) -> Measured:
     names = [each.name for each in fields(Key)]
     found = Key(**{name: values[name] for name in names})
     config, ms, problem = values["config"], values["ms"], values["problem"]
@@ -192,22 +192,22 @@ def _entry(values: Mapping[str, Any]) -> Entry:
         raise TypeError(f"config is an object and ms a number, not {config!r} and {ms!r}")
     if found.engine == PORTABLE:
         decoded(config)  # another engine knows its own
-    return Entry(found, config, float(ms), problem)
+    return Measured(found, config, float(ms), problem)
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: Measured) -> str:
     rest = {"config": dict(entry.config), "ms": round(entry.ms, 5), "problem": entry.problem}
     return json.dumps(vars(entry.key) | rest, ensure_ascii=False)
 
 
-def written(entries: Iterable[Entry]) -> str:
+def written(entries: Iterable[Measured]) -> str:
     """A file of these entries, in the order of their keys."""
     by_key = sorted(entries, key=lambda each: tuple(vars(each.key).values()))
     lines = ",\n".join(map(_line, by_key))
     return f'{{"schema": {SCHEMA}, "entries": [\n{lines}\n]}}\n'
 
 
-def put(entries: Iterable[Entry], path: Path | None = None) -> Path:
+def put(entries: Iterable[Measured], path: Path | None = None) -> Path:
     """Add entries to a file, the user's by default; those of the same key give way.
 
     Safe with any number of processes, each of which may be killed at any time. A file that cannot

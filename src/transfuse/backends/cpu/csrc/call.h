@@ -189,10 +189,7 @@ class Call {
         return &m.map;
     }
 
-    void pool_input(const Step& pool) {
-        p.pooled = 1;
-        p.pool = pool;
-    }
+    void before(const Steps& steps) { first.assign(steps.begin(), steps.end()); }
 
     void scale_weights(double factor) { p.weight_scale = factor; }
 
@@ -200,6 +197,8 @@ class Call {
         if (!p.batch) return;
         const std::vector<transfuse_step> plain(steps.begin(), steps.end());
         p.careful = !finite(weight, weights);
+        p.before_count = int32_t(first.size());
+        p.before = first.data();
         p.steps_count = int32_t(plain.size());
         p.steps = plain.data();
         contiguous(dims(p.batch, p.in_channels, p.spatial), p.input_strides);
@@ -232,6 +231,7 @@ class Call {
     const void* weight = nullptr;
     int64_t inputs, weights;  // elements
     std::list<Map> maps;
+    std::vector<transfuse_step> first;  // before the convolution
 
     // What fills no window is dropped. `padded`: whether padding may make up for inputs.
     void pool(const char* name, const Windows& windows, bool padded) {

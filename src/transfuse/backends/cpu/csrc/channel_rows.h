@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "before.h"
 #include "block.h"
 #include "convert.h"
 #include "convolution.h"
@@ -44,10 +45,12 @@ template <class T> class ChannelRows {
   public:
     struct Row {
         int64_t at, place;  // in the source, and of its copy
+        At of;              // its first value
     };
     // A row's inputs from `first` + lo on.
     struct Copy {
-        int64_t at = -1, first = 0, size = 0;
+        At of = {{-1}};
+        int64_t first = 0, size = 0;
     };
 
     // What each thread has for itself.
@@ -55,6 +58,7 @@ template <class T> class ChannelRows {
         Buffer<T> inputs;             // of a strip, a place for each row, zeros beyond the ends
         Buffer<T> strip, line;        // [phase][position], and in the order of the output
         Buffer<T> beside;             // for steps
+        Buffer<T> operands;           // for maps of the inputs
         std::vector<Row> rows;        // those that an output row meets
         std::vector<Copy> copies;     // by place; rows of outputs that follow each other meet many of the same
         std::vector<const T*> found;  // each row from a strip's first position on
@@ -77,7 +81,7 @@ template <class T> class ChannelRows {
     }
 
     ChannelRows(const Layer& p, const Source<T>& source, const int64_t* extents)
-        : p(p), source(source), extents(extents), phases(width_phases(p, source.inputs[2], 0, extents[2])) {
+        : p(p), source(source), extents(extents), phases(width_phases(p, source.inputs[2], 0, extents[2])), before(p) {
         for (const WidthPhase& phase : phases)
             for (const auto& meets : phase.taps) lo = std::min(lo, meets.input), hi = std::max(hi, meets.input + 1);
         lo = std::min(lo, hi);
@@ -111,7 +115,7 @@ template <class T> class ChannelRows {
         Own own;
         own.inputs = allocate<T>(rows_held() * pitch(some));
         own.strip = allocate<T>(STRIP_VALUES + beyond), own.line = allocate<T>(STRIP_VALUES);
-        own.beside = allocate<T>(room);
+        own.beside = allocate<T>(room), own.operands = allocate<T>(before.room(pitch(some)));
         own.copies.resize(size_t(rows_held()));
         return own;
     }
@@ -161,6 +165,7 @@ template <class T> class ChannelRows {
     const Source<T>& source;
     const int64_t* extents;
     const std::vector<WidthPhase> phases;
+    const Before<T> before;
     Reads reads[2];
     int64_t lo = INT64_MAX, hi = INT64_MIN;  // inputs that the taps of the first position meet, or zeros before them
     int64_t most[2] = {0, 0};                // rows along depth and height that an output meets
@@ -184,7 +189,7 @@ template <class T> class ChannelRows {
             for (const auto& y : lines) {
                 const int64_t place = kept ? place_of[0][size_t(z.input)] + place_of[1][size_t(y.input)] : int64_t(own.rows.size());
                 own.rows.push_back({n * source.strides[0] + c * source.strides[1] + z.input * source.strides[2] +
-                                        y.input * source.strides[3], place});
+                                        y.input * source.strides[3], place, {{n, c, z.input, y.input, 0}}});
             }
         if (c == own.channel && same_taps(planes, *own.planes) && same_taps(lines, *own.lines)) return;
         own.channel = c, own.planes = &planes, own.lines = &lines;
@@ -211,7 +216,7 @@ template <class T> class ChannelRows {
     // What a strip reads of each row, where it lies as far as it can be read there, else copied.
     void read(Own& own, int64_t q, int64_t positions) const {
         const int64_t size = pitch(positions), inputs = source.inputs[2], room = pitch(some);
-        const bool inside = source.element == COMPUTED<T> && q + lo >= 0 && q + lo + size <= inputs;
+        const bool inside = !before && source.element == COMPUTED<T> && q + lo >= 0 && q + lo + size <= inputs;
         own.found.clear(), own.from.clear();
         for (const Row& row : own.rows) {
             if (inside) {
@@ -221,13 +226,16 @@ template <class T> class ChannelRows {
             T* to = own.inputs.get() + row.place * room;
             Copy& copy = own.copies[size_t(row.place)];
             // One position's strip reads what is there of the one before.
-            const bool there = copy.at == row.at && copy.first <= q && q + size - 1 <= copy.first + copy.size;
+            const bool there = copy.of == row.of && copy.first <= q && q + size - 1 <= copy.first + copy.size;
             if (!there) {
                 const int64_t first = std::max<int64_t>(q + lo, 0), end = std::max(first, std::min(q + lo + size, inputs));
                 std::fill(to, to + (first - q - lo), T(0));
                 load_row(source.element, source.data, row.at + first, 1, end - first, to + (first - q - lo));
+                At at = row.of;
+                at.axes[4] = first;
+                before(to + (first - q - lo), {1, end - first}, room, at, 1, 4, own.operands.get());
                 std::fill(to + (end - q - lo), to + size, T(0));
-                copy = {row.at, q, size};
+                copy = {row.of, q, size};
             }
             own.found.push_back(to - lo + (q - copy.first));
         }

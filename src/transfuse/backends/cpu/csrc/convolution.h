@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "column_sums.h"
 #include "inputs.h"
 #include "memory.h"
 #include "microkernel.h"
@@ -26,6 +27,7 @@ template <class T> class Convolution {
         narrow = is_narrow<T>(p), lanes = is_depthwise<T>(p);
         if (narrow) zeros.assign(size_t(channels.slots), T(0));
         if (p.paired) pairs.reset(new Pairs(p));
+        if (p.columns) columns.reset(new ColumnSums<T>(p, input, element, strides, inputs));
     }
 
     // Whether a bias can be part of the sums: where each is a single short one. It would be lost amid large ones.
@@ -33,13 +35,14 @@ template <class T> class Convolution {
         const int64_t channels = p.in_channels / p.groups;
         int64_t count = channels;
         for (int a = 0; a < 3; a++) count *= ceiling(p.kernel[a], Taps(p, a).step);
-        return is_narrow<T>(p) || (!p.paired && count <= terms(int(channels)));
+        return is_narrow<T>(p) || p.columns || (!p.paired && count <= terms(int(channels)));
     }
 
     // All outputs of tile.box of sample tile.n, into tile.values; `line` is a bias for each slot, if it takes one.
     void operator()(Tile<T>& tile, const T* line) {
         bias = line;
         tile.channels = channels;
+        if (columns) return (*columns)(tile, line);
         const Box& box = tile.box;
         read(tile.n, box);
         gaps = (lanes || !narrow) && has_gaps(box);
@@ -63,6 +66,7 @@ template <class T> class Convolution {
     std::vector<T> zeros;  // a bias where there is none
     bool gaps = false;  // whether many outputs of the tile meet no input, and all of them are their bias from the start
     std::unique_ptr<Pairs> pairs;
+    std::unique_ptr<ColumnSums<T>> columns;
 
     // What was read last: the parts of a tile's channels need the same, and tiles of the same rows may.
     int64_t sample = -1;
@@ -269,14 +273,17 @@ template <class T> class Convolution {
         const T* first = static_cast<const T*>(p.weights) + tile.part * padded * p.groups * p.taps() * cig;
         for (int64_t slot = 0, wide; slot < padded * p.groups; slot += wide) {
             const int64_t group = slot / padded;
-            wide = narrow ? per_group : block_width<T>(per_group, slot % padded);
+            const int64_t line = narrow ? per_group : block_width<T>(per_group, slot % padded);
+            const bool few = phase.count <= FEW_POSITIONS && !narrow && slot % padded + 4 * LANES<T> <= padded;
+            wide = few ? 4 * LANES<T> : line;
+            const int64_t next = line * p.taps() * cig;
             const auto add = row_of<T>(wide, inputs.order);
             const auto add_few = narrow ? narrow_row_of<T>(per_group) : nullptr;
             const T* weights = first + slot * p.taps() * cig;
             for (int64_t c0 = 0; c0 < cig; c0 += part) {
                 const int count = int(std::min(part, cig - c0));
                 const T* x = inputs.values + (group * cig + c0) * inputs.next_channel;
-                const T *w = weights + c0 * wide, *begins = bias ? bias + slot : nullptr;
+                const T *w = weights + c0 * line, *begins = bias ? bias + slot : nullptr;
                 for (const Sum& sum : sums) {
                     const Tap* t = taps.data() + sum.begin;
                     const int met = int(sum.end - sum.begin);
@@ -289,17 +296,17 @@ template <class T> class Convolution {
                                 add_few(x + q, 1, some, taps, count, inputs.next_channel, w, least + slot,
                                         s + q * step(), step());
                             else
-                                add(x + q, 1, some, taps, count, apart, w, s + q * step(), step(),
+                                add(x + q, 1, some, taps, count, apart, w, next, s + q * step(), step(),
                                 {c0 == 0, 0, false, begins});
                         });
                     else if (narrow)
                         add_few(x, phase.count, t, met, count, inputs.next_channel, w, least + slot, s, step());
                     else if (phase.spans.empty() || !met)
-                        add(x, phase.count, t, met, count, apart, w, s, step(),
+                        add(x, phase.count, t, met, count, apart, w, next, s, step(),
                             {sum.first && c0 == 0, second, sum.minus, begins});
                     else
                         by_span(phase, met, sum.first && c0 == 0, [&](const auto& span, int64_t first, int some, bool set) {
-                            add(x + span.lo * inputs.next_column, span.hi - span.lo, t + first, some, count, apart, w,
+                            add(x + span.lo * inputs.next_column, span.hi - span.lo, t + first, some, count, apart, w, next,
                                 s + span.lo * step(), step(), {set, second, sum.minus, begins});
                         });
                 }

@@ -138,14 +138,14 @@ struct Abi {
         FIELD(program, operands), FIELD(program, careful);
         FIELD(program, batch), FIELD(program, in_channels), FIELD(program, out_channels), FIELD(program, groups), FIELD(program, spatial), FIELD(program, kernel);
         FIELD(program, stride), FIELD(program, padding), FIELD(program, dilation);
-        FIELD(program, output_padding), FIELD(program, pooled), FIELD(program, pool);
+        FIELD(program, output_padding), FIELD(program, before_count), FIELD(program, before);
         FIELD(program, steps_count), FIELD(program, steps), FIELD(program, input);
         FIELD(program, input_strides), FIELD(program, weights), FIELD(program, output);
         FIELD(program, output_strides), FIELD(program, weight_scale);
         add("\nview %zu:", sizeof(transfuse_view));
         FIELD(view, element), FIELD(view, data), FIELD(view, strides);
         add("\nsweep %zu:", sizeof(transfuse_sweep));
-        FIELD(sweep, kind), FIELD(sweep, folding), FIELD(sweep, kept), FIELD(sweep, folded), FIELD(sweep, across);
+        FIELD(sweep, kind), FIELD(sweep, folding), FIELD(sweep, kept), FIELD(sweep, folded), FIELD(sweep, across), FIELD(sweep, joined);
         FIELD(sweep, sizes), FIELD(sweep, values_count), FIELD(sweep, others_count), FIELD(sweep, values);
         FIELD(sweep, others), FIELD(sweep, outs), FIELD(sweep, before), FIELD(sweep, after), FIELD(sweep, inputs);
         FIELD(sweep, kernel), FIELD(sweep, stride), FIELD(sweep, padding), FIELD(sweep, dilation);
@@ -201,6 +201,15 @@ int64_t transfuse_packed_bytes(const transfuse_program* program) {
         bytes = choice().engine->packed_bytes(*program);
     });
     return bytes;
+}
+
+int transfuse_copies(const transfuse_program* program, double* times) {
+    return guarded([&] {
+        validate(program);
+        if (!times) refuse("times is a null pointer");
+        times[0] = times[1] = 1;
+        if (program->batch) choice().engine->copies(*program, times);
+    });
 }
 
 int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, int32_t threads, void* to) {

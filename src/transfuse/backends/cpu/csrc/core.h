@@ -31,6 +31,11 @@ const char* transfuse_isas(void);
 int64_t transfuse_packed_bytes(const transfuse_program* program);
 int transfuse_pack(const transfuse_program* program, const void* weights, const int64_t* strides, int32_t threads, void* to);
 
+/* How often a convolution copies each of its inputs, on the average, with the instruction set in use, since neighbouring
+ * tiles read some of them, too: where maps stand before it, and where nothing does, 0 if it reads them where they lie. The
+ * program is of a convolution alone; no address is looked at. */
+int transfuse_copies(const transfuse_program* program, double* times);
+
 /* 128 bits of some memory: others, but for a chance of 2^-61, if any of its bytes is another. They
  * hold within a process, for one instruction set. */
 int transfuse_digest(const void* data, int64_t bytes, int32_t threads, uint64_t* found);

@@ -26,6 +26,19 @@ int64_t covered(const transfuse_program& p, int32_t cut, const Values& values) {
     return apply.op == TF_GROUP_APPLY ? values.channels / apply.i0 * values.positions() : values.positions();
 }
 
+// The flops' time that the maps before the convolution take for a value each time it is computed: none where a pool
+// stores what they give.
+double mapped(const transfuse_program& p) {
+    double flops = 0;
+    for (int32_t i = 0; i < p.before_count; i++) {
+        if (p.before[i].op != TF_MAP) return 0;
+        const transfuse_code& code = p.before[i].map->code;
+        for (int k = 0; k < code.length; k++)
+            flops += code.instructions[k].primitive < TF_P_EXP ? RATES.per_instruction : RATES.flops[p.element] / RATES.special;
+    }
+    return flops;
+}
+
 }  // namespace
 
 std::vector<int32_t> decided(const transfuse_program* program) {
@@ -35,6 +48,7 @@ std::vector<int32_t> decided(const transfuse_program* program) {
     const double taps = double(p.kernel[0] * p.kernel[1] * p.kernel[2]) * double(p.out_channels / p.groups);
     // What it takes to compute the values once more: from the input, or from what was stored last.
     double flops = 2 * double(values[0].count()) * taps + RATES.per_value * double(values[1].count());
+    flops += mapped(p) * double(values[0].count());
     double read = double(values[0].count()) + double(p.in_channels) * taps;
     std::vector<int32_t> cuts(size_t(p.steps_count), TF_STORE);
     for (int32_t i = 0; i < p.steps_count; i++) {

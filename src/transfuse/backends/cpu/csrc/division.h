@@ -16,6 +16,7 @@ constexpr int64_t FEWEST_MET = 128;         // positions of a tile for every wei
 constexpr int64_t ENOUGH_TILES = 24;        // fewer, and channels are cut into parts
 constexpr int64_t FEWEST_SAMPLES = 2 * TF_ROWS;  // of a tile, side by side
 constexpr double LITTLE = 1 << 17;          // products of a sample: computed in less than it takes to divide them
+constexpr double MET_AGAIN = 1.2;           // inputs of all tiles, where each computes with its own
 constexpr int64_t COPY_BYTES = 800 * 1024;  // of inputs, where the parts of a tile's channels share them
 
 // The shape of the values before a step.
@@ -40,7 +41,7 @@ template <class T> class Division {
     // weights. Not where a step needs all channels of a position, or a statistic.
     static Layer parts(const transfuse_program& program, bool sideways, const int64_t* inputs) {
         const Layer whole = Layer::whole<T>(program, sideways);
-        bool separable = program.groups == 1 && !is_narrow<T>(program);
+        bool separable = program.groups == 1 && !is_narrow<T>(program) && !whole.columns;
         for (int i = 0; i < program.steps_count; i++)
             separable = separable && (program.steps[i].op <= TF_MAP || is_window(program.steps[i].op));
         Layer found = whole;
@@ -61,7 +62,7 @@ template <class T> class Division {
 
     std::vector<Level> at;  // before each step, and after the last
 
-    Division(const Layer& layer, const int64_t* inputs) : p(layer), planes(inputs[0]) {
+    Division(const Layer& layer, const int64_t* inputs) : p(layer), inputs{inputs[0], inputs[1], inputs[2]} {
         Level level;
         for (int a = 0; a < 3; a++)
             level.extents[a] = (inputs[a] - 1) * p.stride[a] - 2 * p.padding[a] +
@@ -102,7 +103,9 @@ template <class T> class Division {
         const int64_t position = at[0].channels.slots * int64_t(sizeof(T));
         const int64_t blocks = LARGEST_BYTES / (TF_ROWS * position);  // as many phases as there may be
         const int64_t block = p.stride[2] > blocks ? LARGEST_BYTES : TF_ROWS * p.stride[2] * position;
-        for (int64_t limit = std::max(block, heavy ? 4 * TILE_BYTES : TILE_BYTES);; limit /= 2) {
+        const int64_t largest = std::max(block, heavy ? 4 * TILE_BYTES : TILE_BYTES);
+        for (int64_t limit = largest;; limit /= 2) {
+            const int64_t larger[3] = {size[0], size[1], size[2]};
             size[0] = 1;
             size[1] = rows;
             size[2] = std::min(extents[2], FEWEST_SAMPLES);
@@ -120,8 +123,20 @@ template <class T> class Division {
                 size[a] = ((extents[a] + count - 1) / count + by - 1) / by * by;  // none much smaller
                 tiles *= count;
             }
+            if (p.columns && limit < largest && overlaps(begin, fresh, end, size)) return (void)std::copy(larger, larger + 3, size);
             if (tiles >= fewest || limit / 2 < std::max(block, smallest)) return;
         }
+    }
+
+    // Whether tiles of this size meet inputs that others meet, too, so often that computing with them again would tell.
+    bool overlaps(size_t begin, size_t fresh, size_t end, const int64_t* size) const {
+        double met_again = 1;
+        for (int a = 0; a < 3; a++) {
+            const int64_t count = ceiling(at[end].extents[a], size[a]);
+            const int64_t some = std::min(inputs[a], met(a, first_length(a, begin, fresh, end, size)));
+            met_again *= double(count * some) / double(inputs[a]);
+        }
+        return met_again > MET_AGAIN;
     }
 
     // Whether `samples` of them are too little work to be divided, or shared between threads.
@@ -179,9 +194,10 @@ template <class T> class Division {
 
   private:
     const Layer& p;
-    const int64_t planes;  // of inputs
+    const int64_t inputs[3];  // along each axis
 
     int64_t weight_bytes() const {
+        if (p.columns) return in_vectors<T>(column_lanes(p)) * p.in_channels * int64_t(sizeof(T));
         const int64_t channels = is_narrow<T>(p) ? p.out_channels : at[0].channels.slots;
         return channels * p.taps() * (p.in_channels / p.groups) * int64_t(sizeof(T));
     }
@@ -283,7 +299,7 @@ template <class T> class Division {
             double shared[2];
             for (int a : {0, 1})
                 shared[a] = double(p.dilation[a] * (p.kernel[a] - 1)) / double(first_length(a, begin, fresh, end, size));
-            if (begin == 0 && 2 * met(0, first_length(0, begin, fresh, end, size)) > planes) shared[0] = 0;
+            if (begin == 0 && 2 * met(0, first_length(0, begin, fresh, end, size)) > inputs[0]) shared[0] = 0;
             const int a = done[0] || (!done[1] && shared[1] >= shared[0]) ? 1 : 0;
             int64_t trial[3] = {size[0], size[1], size[2]};
             trial[a] = std::min(size[a] + by[a], extents[a]);

@@ -32,7 +32,7 @@ template <class V> TF_INLINE V with_dots(V sum, V, V) { return sum; }
 // Whether inputs and weights are what the instruction takes: a scaled weight is one where the factor is a power of two.
 static inline bool are_dotted(const transfuse_program& p) {
     int exponent;
-    return has_dots() && p.element == TF_BF16 && p.input_element == TF_BF16 && !p.pooled &&
+    return has_dots() && p.element == TF_BF16 && p.input_element == TF_BF16 && !p.before_count &&
            p.in_channels / p.groups % 2 == 0 && std::frexp(p.weight_scale, &exponent) == 0.5;
 }
 

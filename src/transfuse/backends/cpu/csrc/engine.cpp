@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "copies.h"
 #include "digest.h"
 #include "flat.h"
 #include "segments.h"
@@ -45,10 +46,18 @@ static void pack_weights(const transfuse_program& program, const void* weights, 
     });
 }
 
+static void copies(const transfuse_program& program, double* times) {
+    as_computed(program, [&](auto type) {
+        const Sideways<decltype(type)> sideways(program);
+        times[0] = copies_of<decltype(type)>(sideways.program, sideways.turned);
+        times[1] = reads_in_place<decltype(type)>(sideways.program, sideways.turned) ? 0 : times[0];
+    });
+}
+
 void sweep(const transfuse_sweep& s, int threads);  // sweeps.cpp
 void winners(const transfuse_winners& w, int threads);  // winners.cpp
 
 extern const transfuse_engine ENGINE;
-const transfuse_engine ENGINE = {run, packed_bytes, pack_weights, digest, sweep, winners};
+const transfuse_engine ENGINE = {run, packed_bytes, pack_weights, copies, digest, sweep, winners};
 
 }  // namespace TF_NAMESPACE

@@ -16,6 +16,7 @@ constexpr int64_t FEWEST_ITEMS = 64;    // so that many threads find work
 constexpr int64_t COLUMNS = 1024;       // results side by side
 constexpr int64_t COLUMN_VALUES = 16384;  // of a block of columns, in the second-level cache
 constexpr int64_t SHORT_COLUMNS = 256;    // results side by side, where the axes they lie along are short
+constexpr int64_t SHORT_FOLDS = 4096;      // values of these axes: where they are more, each is better walked by itself
 // Terms of a fold whose row is shorter than it takes to begin and end one: of sums, of exponentials, and where the last
 // vector is not whole and no mask loads it.
 constexpr int64_t SHORT_SUM = 20, SHORT_EXPONENTIALS = 40, SHORT_RAGGED = 64;
@@ -257,8 +258,9 @@ template <class T> class Foldings {
 template <class T> class Fold {
   public:
     Fold(const transfuse_sweep& s, int threads)
-        : s(s), threads(threads), kept(s.kept - 1), folded(s.kept + s.folded - 1), all(product(0, s.kept)),
-          rows(product(s.kept, folded)), side(sides()), reader(s.values, s.values_count, s.before, grid()),
+        : s(s), threads(threads), kept(s.kept - 1), folded(s.kept + s.folded - 1), joined(std::max(s.joined, 1)),
+          all(product(0, s.kept)), rows(product(s.kept, folded)), side(sides()),
+          reader(s.values, s.values_count, s.before, grid()), result_sizes(joined_sizes()),
           after(s.others, s.others_count, s.after, results_grid()) {
         for (const transfuse_view& out : s.outs) lies.emplace_back(results_grid(), out);
     }
@@ -267,7 +269,7 @@ template <class T> class Fold {
         const int64_t width = s.sizes[folded];
         if (s.across) {
             // Beside one another results of whole axes, where the last one is short.
-            results = side > 1 ? side * s.sizes[kept] : std::min(s.sizes[kept], COLUMNS);
+            results = side > 1 ? side * s.sizes[kept] : std::min(s.sizes[kept], COLUMNS / joined * joined);
             lines = std::min(rows * width, std::max<int64_t>(1, COLUMN_VALUES / results));
             pieces = ceiling(s.sizes[kept] * side, results);
             chunks = all / s.sizes[kept] / side * pieces;
@@ -297,18 +299,22 @@ template <class T> class Fold {
   private:
     const transfuse_sweep& s;
     const int threads, kept, folded;  // the last axes of the two kinds
+    const int64_t joined;             // results beside one another that make one in the end
     const int64_t all, rows, side;    // results; along the folded axes but the last; results beside the last axis
-    const Reader<T> reader, after;
+    const Reader<T> reader;
+    const std::vector<int64_t> result_sizes;  // of the axes that are kept, once neighbours are joined
+    const Reader<T> after;
     std::vector<Lie> lies;           // of the outputs
     int64_t results = 0;             // of a chunk
     int64_t lines = 0, terms = 0;    // of a block: rows for each result, and values of a row where these are folded
     int64_t pieces = 0;              // of the last axis that is kept, where vectors lie along it
     int64_t chunks = 0, steps = 0;   // blocks that make one fold
 
-    // Axes before the last that are kept, whose results lie beside one another: those of short ones.
+    // Axes before the last that are kept, whose results lie beside one another: those of short ones, in short folds.
     int64_t sides() const {
         int64_t found = 1;
-        for (int a = kept; s.across && a-- > 0 && found * s.sizes[a] * s.sizes[kept] <= SHORT_COLUMNS;) found *= s.sizes[a];
+        if (!s.across || product(kept, folded + 1) >= SHORT_FOLDS) return found;
+        for (int a = kept; a-- > 0 && found * s.sizes[a] * s.sizes[kept] <= SHORT_COLUMNS;) found *= s.sizes[a];
         return found;
     }
 
@@ -326,8 +332,13 @@ template <class T> class Fold {
         return found;
     }
     Grid results_grid() const {
-        Grid found = {s.sizes, {}, -1};
+        Grid found = {result_sizes.data(), {}, -1};
         for (int a = 0; a < s.kept; a++) found.axes.push_back(a);
+        return found;
+    }
+    std::vector<int64_t> joined_sizes() const {
+        std::vector<int64_t> found(s.sizes, s.sizes + s.kept);
+        found[kept] /= joined;
         return found;
     }
 
@@ -336,14 +347,15 @@ template <class T> class Fold {
         Buffer<T> room, turned;
         Repeated repeated;
         Buffer<double> numbers;
-        Set set, block;
+        Set set, block, neighbour;
         Foldings<T> foldings;
         explicit Own(const Fold& f)
             : room(allocate<T>(std::max(f.reader.room(f.values()), f.after.room(f.results)))),
               turned(allocate<T>(f.turns() ? f.values() : 0)),
-              numbers(allocate<double>(4 * f.results)),
+              numbers(allocate<double>(6 * f.results)),
               set{0, numbers.get(), numbers.get() + f.results},
               block{0, numbers.get() + 2 * f.results, numbers.get() + 3 * f.results},
+              neighbour{0, numbers.get() + 4 * f.results, numbers.get() + 5 * f.results},
               foldings(f.s.folding, f.results) {}
     };
 
@@ -429,8 +441,24 @@ template <class T> class Fold {
         });
     }
 
-    void finish(Own& own, int64_t chunk, const Set& set) const {
-        const Extent e = {results_of(chunk), 1};
+    // A set of `count` results from one in which each is so many neighbours; it stands in the place of a block's.
+    const Set& join(Own& own, const Set& set, int64_t count) const {
+        own.foldings.none(own.block, count);
+        for (int64_t j = 0; j < joined; j++) {
+            own.neighbour.n = set.n;
+            for (int64_t i = 0; i < count; i++) {
+                own.neighbour.a[i] = set.a[i * joined + j];
+                own.neighbour.b[i] = set.b[i * joined + j];
+            }
+            own.foldings.merge(own.block, own.neighbour, count);
+        }
+        return own.block;
+    }
+
+    void finish(Own& own, int64_t chunk, const Set& found) const {
+        const Extent e = {results_of(chunk) / joined, 1};
+        const int64_t first = first_of(chunk) / joined;
+        const Set& set = joined > 1 ? join(own, found, e.rows) : found;
         const int64_t at[UINT8_MAX] = {};
         own.foldings.results(set, e.rows);
         own.repeated.forget();  // the room is needed here
@@ -438,8 +466,8 @@ template <class T> class Fold {
         const bool two = s.folding == TF_F_EXPONENTIALS || s.folding == TF_F_MOMENTS;
         for (int i = 0; i < 1 + two; i++) {
             std::copy(i ? set.b : set.a, (i ? set.b : set.a) + e.rows, to);
-            if (after.map) after.into(to, 1, at, first_of(chunk), e, own.room.get());
-            write_rows(s.outs[i], lies[i], 0, first_of(chunk), e, to);
+            if (after.map) after.into(to, 1, at, first, e, own.room.get());
+            write_rows(s.outs[i], lies[i], 0, first, e, to);
         }
     }
 };

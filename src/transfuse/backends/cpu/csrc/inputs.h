@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "before.h"
 #include "block.h"
 #include "convert.h"
 #include "dots.h"
@@ -46,8 +47,8 @@ template <class T> class Inputs {
     Order order = Order::rows;
 
     Inputs(const Layer& layer, const void* input, int element, const int64_t* strides, const int64_t* inputs)
-        : p(layer), input(input), element(element), slots(conv_channels<T>(layer).slots), width(inputs[2]),
-          lanes(is_depthwise<T>(layer)), narrow(is_narrow<T>(layer)) {
+        : p(layer), input(input), element(element), width(inputs[2]), lanes(is_depthwise<T>(layer)),
+          narrow(is_narrow<T>(layer)), before(layer), slots(conv_channels<T>(layer).slots), innermost(lanes) {
         const int64_t sizes[5] = {p.batch, p.in_channels, inputs[0], inputs[1], inputs[2]};
         for (int i = 0; i < 5; i++) stride[i] = strides[i];
         for (int i = 0; i < 5; i++) last += (sizes[i] - 1) * stride[i];
@@ -59,30 +60,37 @@ template <class T> class Inputs {
         const int64_t uses = p.taps() * (narrow ? 1 : ceiling(p.parts * p.out_channels / p.groups, LANES<T>));
         const bool few = uses <= (apart(1) > PAGE_BYTES ? FAR_USES : NEAR_USES);
         rows = plain && !columns && few && stride[4] == 1 && apart(1) % PAGE_BYTES;
+        if (!before) return;
+        // Maps are computed where values are copied to: in the order in which they would be read where they lie.
+        rows = false, innermost = lanes || columns;
+        if (columns) slots = p.in_channels;
     }
 
     void take(int64_t sample, const Asked& asked) {
         this->sample = sample;
         for (int a = 0; a < 3; a++) lo[a] = asked.lo[a], hi[a] = asked.hi[a];
-        if (asked.inside && (columns || (rows && !reads_beyond()))) {
+        if (in_place() && asked.inside && (columns || !reads_beyond())) {
             values = static_cast<const T*>(input) + row_at(lo[0], lo[1], lo[2]);
             order = columns ? Order::columns : Order::rows;
             next_plane = stride[2], next_row = stride[3], next_channel = stride[1], next_column = stride[4];
             return;
         }
         make_room(hi[1] - lo[1] + asked.mixed);
-        const int64_t from = std::max<int64_t>(lo[2], 0), until = std::max(from, std::min(hi[2], width));
-        if (lanes)
-            copy_lanes(asked, from, until);
+        from = std::max<int64_t>(lo[2], 0), until = std::max(from, std::min(hi[2], width));
+        if (innermost)
+            copy_innermost(asked);
         else if (p.dots)
-            copy_dots(asked, from, until);
+            copy_dots(asked);
         else if (stride[4] == 1 || until - from == 1)
-            copy_rows(asked, from, until);
+            copy_rows(asked);
         else if (stride[1] == 1)
-            copy_channels(asked, from, until);
+            copy_channels(asked);
         else
-            copy_planes(from, until);
+            copy_planes(asked);
     }
+
+    // Whether they are read where they are, as far as nothing beyond the ends of rows is asked for.
+    bool in_place() const { return !before && (columns || rows); }
 
     // From one position to the next where channels lie side by side, else from one channel to the next.
     int64_t apart() const { return order == Order::columns ? next_column : next_channel; }
@@ -128,13 +136,19 @@ template <class T> class Inputs {
     const Layer& p;
     const void* input;
     int element;
-    const int64_t slots, width;
+    const int64_t width;
     const bool lanes, narrow;
     bool columns, rows;  // whether they can be read where they are
+    const Before<T> before;
+    int64_t slots;   // of channels, where they are
+    bool innermost;  // in the copy
     int64_t last = 0;    // of all values
     int64_t stride[5];
     int64_t sample = 0, lo[3] = {0, 0, 0}, hi[3] = {0, 0, 0};
-    // [depth][row][channel][width], or where lanes are groups [depth][row][width][channel]; mixed rows come last.
+    int64_t from = 0, until = 0;  // columns that are copied
+    Buffer<T> beside;  // for the operands of maps
+    int64_t beside_room = 0;
+    // [depth][row][channel][width], or where channels are innermost [depth][row][width][channel]; mixed rows come last.
     Buffer<T> copy;
     int64_t room = 0, pitch = 0;
 
@@ -144,23 +158,28 @@ template <class T> class Inputs {
         return narrow && end + 2 * LANES<T> > last;
     }
 
-    int64_t slab() const { return pitch * (lanes ? slots : p.in_channels); }
+    int64_t slab() const { return pitch * (innermost ? slots : p.in_channels); }
 
     void make_room(int64_t rows) {
         const int64_t columns = hi[2] - lo[2];
         constexpr int64_t step = 16 / sizeof(T), line = 64 / sizeof(T);
         pitch = (columns + step - 1) / step * step;
         if (pitch % line == 0) pitch += step;  // powers of two would meet in one cache set
-        if (lanes) pitch = columns;
+        if (innermost) pitch = columns;
         const int64_t size = (hi[0] - lo[0]) * rows * slab();
         if (size > room) {
             room = 0, copy.reset();  // before the larger one: never both at once
             copy = allocate<T>(size + 4 * LANES<T>);  // vectors may read beyond the last row
             room = size;
         }
+        if (const int64_t size = before.room(innermost ? slots : pitch); size > beside_room) {
+            beside_room = 0, beside = allocate<T>(size);
+            beside_room = size;
+        }
         values = copy.get();
-        order = p.dots ? Order::dots : Order::rows;
-        next_plane = rows * slab(), next_row = slab(), next_channel = pitch, next_column = lanes ? slots : 1;
+        order = p.dots ? Order::dots : innermost && !lanes ? Order::columns : Order::rows;
+        next_plane = rows * slab(), next_row = slab();
+        next_channel = order == Order::columns ? 1 : pitch, next_column = innermost ? slots : 1;
     }
 
     // Where the input's column w of a row begins, and a row of the copy.
@@ -169,17 +188,27 @@ template <class T> class Inputs {
     }
     T* copied_row(int64_t d, int64_t h) { return copy.get() + (d - lo[0]) * next_plane + (h - lo[1]) * next_row; }
 
-    // f(d, h) for the rows that any output meets.
+    // f(d, h), which copies a row, for those that any output meets.
     template <class F> void each_copied(const Asked& asked, F f) {
         for (int64_t d = lo[0]; d < hi[0]; d++)
             for (int64_t h = lo[1]; h < hi[1]; h++)
                 if (asked.planes[size_t(d - lo[0])] && asked.rows[size_t(h - lo[1])]) f(d, h);
     }
 
+    // Channels c to end of a row that was copied become what maps make of them; zeros stay zeros.
+    void map_rows(int64_t d, int64_t h, int64_t c, int64_t end) {
+        const int64_t zeros = from - lo[2], count = until - from;
+        if (!before || !count) return;
+        T* to = copied_row(d, h) + c * pitch;
+        before(to + zeros, {end - c, count}, pitch, {{sample, c, d, h, from}}, 1, 4, beside.get());
+        for (; c < end; c++, to += pitch) fill_ends(to, zeros, count);
+    }
+
     // Row by row, as they lie.
-    void copy_rows(const Asked& asked, int64_t from, int64_t until) {
+    void copy_rows(const Asked& asked) {
         const int64_t zeros = from - lo[2], count = until - from;
         const bool plain = count > 0 && stride[4] == 1 && element == (sizeof(T) == 8 ? TF_F64 : TF_F32);
+        const int64_t some = before.some(pitch);
         each_copied(asked, [&](int64_t d, int64_t h) {
             T* to = copied_row(d, h);
             int64_t at = row_at(d, h, from);
@@ -188,16 +217,17 @@ template <class T> class Inputs {
                 if (plain) __builtin_prefetch(static_cast<const T*>(input) + at + 2 * stride[3]);
                 if (plain) {
                     copy_row(static_cast<const T*>(input) + at, zeros, count, to);
-                    continue;
+                } else {
+                    load_row(element, input, at, stride[4], count, to + zeros);
+                    fill_ends(to, zeros, count);
                 }
-                load_row(element, input, at, stride[4], count, to + zeros);
-                fill_ends(to, zeros, count);
+                if (before && ((c + 1) % some == 0 || c + 1 == p.in_channels)) map_rows(d, h, c / some * some, c + 1);
             }
         });
     }
 
     // Row by row, channels two by two.
-    void copy_dots(const Asked& asked, int64_t from, int64_t until) {
+    void copy_dots(const Asked& asked) {
         const int64_t zeros = from - lo[2], count = until - from;
         const uint16_t* data = static_cast<const uint16_t*>(input);
         // Whether two channels are a value of 32 bits in memory, too.
@@ -218,29 +248,31 @@ template <class T> class Inputs {
     }
 
     // Column by column, channels innermost.
-    void copy_lanes(const Asked& asked, int64_t from, int64_t until) {
+    void copy_innermost(const Asked& asked) {
         const int64_t zeros = (from - lo[2]) * slots, count = until - from;
         each_copied(asked, [&](int64_t d, int64_t h) {
             T* to = copied_row(d, h);
             std::fill(to, to + zeros, T(0));
             copy_block(element, input, row_at(d, h, from), {count, p.in_channels}, {stride[4], stride[1]},
                        to + zeros, slots);
+            before(to + zeros, {count, p.in_channels}, slots, {{sample, 0, d, h, from}}, 4, 1, beside.get());
             std::fill(to + zeros + count * slots, to + slab(), T(0));
         });
     }
 
     // Channels lie side by side: those of a row are turned.
-    void copy_channels(const Asked& asked, int64_t from, int64_t until) {
+    void copy_channels(const Asked& asked) {
         const int64_t zeros = from - lo[2], count = until - from;
         each_copied(asked, [&](int64_t d, int64_t h) {
             T* to = copied_row(d, h);
             copy_block(element, input, row_at(d, h, from), {p.in_channels, count}, {1, stride[4]}, to + zeros, pitch);
             for (int64_t c = 0; c < p.in_channels; c++) fill_ends(to + c * pitch, zeros, count);
+            map_rows(d, h, 0, p.in_channels);
         });
     }
 
     // Neither do: rows of a plane are turned, or are where planes follow one another as rows do.
-    void copy_planes(int64_t from, int64_t until) {
+    void copy_planes(const Asked& asked) {
         const int64_t zeros = from - lo[2], count = until - from, rows = hi[1] - lo[1];
         const bool one = stride[2] == rows * stride[3] && next_plane == rows * slab();
         const int64_t together = one ? hi[0] - lo[0] : 1;
@@ -251,6 +283,7 @@ template <class T> class Inputs {
                            {stride[3], stride[4]}, to + zeros, slab());
                 for (int64_t r = 0; r < together * rows; r++) fill_ends(to + r * slab(), zeros, count);
             }
+        each_copied(asked, [&](int64_t d, int64_t h) { map_rows(d, h, 0, p.in_channels); });
     }
 
     // Zeros before and behind what was copied of a row.

@@ -99,12 +99,13 @@ TF_INLINE void put(const V (&sums)[M][N], Value<V>* __restrict s, int64_t ps, co
 
 // M positions times N vectors of channels, accumulated in registers; V is a vector, or half of one.
 //   s[i * ps + j] (+)= sum over taps t and channels c: x[t.x + c * apart + i] * w[(t.w + c) * N*L + j]
-// (of columns x[t.x + c + i * apart]), and the same sum is added to a second place, or taken from it.
+// (of columns x[t.x + c + i * apart]), and the same sum is added to a second place, or taken from it. Vectors beyond the
+// second have their weights in the same way `next` further on.
 template <class V, int M, int N, Order ORDER>
 static void block(const Value<V>* __restrict x, const Tap* taps, int count, int channels, int64_t apart,
-                  const Value<V>* __restrict w, Value<V>* __restrict s, int64_t ps, const To<Value<V>>& to) {
+                  const Value<V>* __restrict w, int64_t next, Value<V>* __restrict s, int64_t ps, const To<Value<V>>& to) {
     typedef Value<V> T;
-    constexpr int L = sizeof(V) / sizeof(T);
+    constexpr int L = sizeof(V) / sizeof(T), LINE = std::min(N, 2) * L;
     V acc[M][N];
 #pragma GCC unroll 16
     for (int i = 0; i < M; i++)
@@ -112,26 +113,30 @@ static void block(const Value<V>* __restrict x, const Tap* taps, int count, int 
         for (int j = 0; j < N; j++) acc[i][j] = V{};
     for (int t = 0; t < count; t++) {
         Positions<T, M, ORDER> xp(x + taps[t].x, apart);
-        const T* wp = w + taps[t].w * (N * L);
+        const T* wp = w + taps[t].w * LINE;
         for (int c = 0; c < channels; c++) {
             V wv[N];
 #pragma GCC unroll 4
-            for (int j = 0; j < N; j++) wv[j] = load_as<V>(wp + j * L);
+            for (int j = 0; j < N; j++) wv[j] = load_as<V>(wp + j / 2 * next + j % 2 * L);
 #pragma GCC unroll 16
             for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
                 for (int j = 0; j < N; j++) acc[i][j] = with_product<ORDER>(acc[i][j], xp.at(i), wv[j]);
             xp.next_channel();
-            wp += N * L;
+            wp += LINE;
         }
     }
     put(acc, s, ps, to);
 }
 
 template <class T>
-using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To<T>&);
+using Block = void (*)(const T*, const Tap*, int, int, int64_t, const T*, int64_t, T*, int64_t, const To<T>&);
 
-// Blocks of one to TF_ROWS positions, by their number.
+// So few positions have too few sums under way and meet each weight too seldom: they take four vectors of channels.
+constexpr int FEW_POSITIONS = TF_ROWS / 3;
+template <int N> constexpr int MOST_POSITIONS = N > 2 ? FEW_POSITIONS : TF_ROWS;
+
+// Blocks of one to so many positions, by their number.
 template <class V, int N, Order ORDER, int... M>
 static Block<Value<V>> block_of(int positions, std::integer_sequence<int, M...>) {
     static const Block<Value<V>> table[] = {block<V, M + 1, N, ORDER>...};
@@ -181,17 +186,19 @@ static SlimBlock<V> slim_block_of(int positions, std::integer_sequence<int, M...
 // short sums are added up while it is in the first-level cache.
 template <class V, int N, Order ORDER>
 static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int channels, int64_t apart, const Value<V>* w,
-                Value<V>* s, int64_t ps, const To<Value<V>>& to) {
-    constexpr int L = sizeof(V) / sizeof(Value<V>);
-    constexpr std::make_integer_sequence<int, TF_ROWS> positions;
+                int64_t next, Value<V>* s, int64_t ps, const To<Value<V>>& to) {
+    constexpr int L = sizeof(V) / sizeof(Value<V>), LINE = std::min(N, 2) * L;
+    constexpr std::make_integer_sequence<int, MOST_POSITIONS<N>> positions;
     const int most = terms(channels), taps_at_once = std::max(1, most / channels);
     const int parts = std::max(1, (channels + most / 2) / most), part = (channels + parts - 1) / parts;
     const int64_t channel = ORDER == Order::columns ? 1 : apart, position = ORDER == Order::columns ? apart : 1;
     const To<Value<V>> more = {false, to.second, to.minus, nullptr};
     while (n > 0) {
-        const int m = n >= 2 * TF_ROWS || n == TF_ROWS ? TF_ROWS : n < TF_ROWS ? int(n) : int((n + 1) / 2);
+        constexpr int most_positions = MOST_POSITIONS<N>;
+        const bool full = n >= 2 * most_positions || n == most_positions;
+        const int m = full ? most_positions : n < most_positions ? int(n) : int((n + 1) / 2);
         if (count <= taps_at_once && part == channels) {  // one short sum
-            block_of<V, N, ORDER>(m, positions)(x, taps, count, channels, apart, w, s, ps, to);
+            block_of<V, N, ORDER>(m, positions)(x, taps, count, channels, apart, w, next, s, ps, to);
         } else if constexpr (N == 1) {
             slim_block_of<V, ORDER>(m, positions)(x, taps, count, channels, apart, w, s, ps, to, taps_at_once, part);
         } else {
@@ -199,7 +206,7 @@ static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int ch
             for (int t = 0; t == 0 || t < count; t += taps_at_once)
                 for (int c = 0; c < channels; c += part)
                     sum(x + c * channel, taps + t, std::min(taps_at_once, count - t), std::min(part, channels - c), apart,
-                        w + c * N * L, s, ps, t == 0 && c == 0 ? to : more);
+                        w + c * LINE, next, s, ps, t == 0 && c == 0 ? to : more);
         }
         x += m * position;
         s += m * ps;
@@ -209,10 +216,11 @@ static void row(const Value<V>* x, int64_t n, const Tap* taps, int count, int ch
 
 // The same for a block of so many channels.
 template <class T>
-using Row = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, const T*, T*, int64_t, const To<T>&);
+using Row = void (*)(const T*, int64_t, const Tap*, int, int, int64_t, const T*, int64_t, T*, int64_t, const To<T>&);
 template <class T, Order ORDER> static Row<T> row_of(int64_t wide) {
     if constexpr (TF_BYTES == 64)
         if (wide < LANES<T>) return row<HalfVec<T>, 1, ORDER>;
+    if (wide == 4 * LANES<T>) return row<Vec<T>, 4, ORDER>;
     return wide == LANES<T> ? row<Vec<T>, 1, ORDER> : row<Vec<T>, 2, ORDER>;
 }
 template <class T> static Row<T> row_of(int64_t wide, Order order) {

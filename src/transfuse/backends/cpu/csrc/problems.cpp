@@ -52,11 +52,11 @@ DEFINE(TRANSFUSE_CONV_TRANSPOSE3D_AVGPOOL_CLAMP_SOFTMAX_MULTIPLY, {
     if (!finite || !(int64_t(pool_kernel * pool_kernel * pool_kernel) > 1) ||
         ((pool_kernel * pool_kernel * pool_kernel) & (int64_t(pool_kernel * pool_kernel * pool_kernel) - 1))
         != 0)
-        call.pool_input(Step(TF_SUM_POOL).numbers(1.0 /
+        call.before({Step(TF_SUM_POOL).numbers(1.0 /
             double(pool_kernel * pool_kernel * pool_kernel)).windows(Windows(3,
-            {pool_kernel, pool_kernel, 0})));
+            {pool_kernel, pool_kernel, 0}))});
     else
-        call.pool_input(Step(TF_SUM_POOL).numbers(1.0).windows(Windows(3, {pool_kernel, pool_kernel, 0})));
+        call.before({Step(TF_SUM_POOL).numbers(1.0).windows(Windows(3, {pool_kernel, pool_kernel, 0}))});
     if (finite && int64_t(pool_kernel * pool_kernel * pool_kernel) > 1 &&
         ((pool_kernel * pool_kernel * pool_kernel) & (int64_t(pool_kernel * pool_kernel * pool_kernel) - 1))
         == 0)

@@ -109,9 +109,9 @@ typedef struct {
     int32_t careful; /* weights are not finite: no product with a zero that stands for nothing */
     int64_t batch, in_channels, out_channels, groups;
     int64_t spatial[3], kernel[3], stride[3], padding[3], dilation[3], output_padding[3];
-    int32_t pooled;       /* whether `pool` comes before the convolution */
-    transfuse_step pool;  /* TF_MAX_POOL or TF_SUM_POOL on the input */
-    int32_t steps_count;
+    int32_t before_count;         /* steps on the input: TF_MAP, and one TF_MAX_POOL or TF_SUM_POOL at the most */
+    const transfuse_step* before;
+    int32_t steps_count;          /* those on the convolution's output */
     const transfuse_step* steps;
     const void* input;
     int64_t input_strides[5]; /* in elements: n, c, d, h, w */

@@ -30,7 +30,7 @@ template <class T> class Engine {
           division(p, source.inputs),
           at(division.at),
           steps(p, at, threads) {
-        if (program.pooled) done();
+        if (pool_of(program)) done();
     }
 
     void run() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "before.h"
 #include "program.h"
 #include "weights.h"
 
@@ -16,7 +17,7 @@ constexpr int64_t MANY_USES = 64;               // likewise of one input
 // Whether a program runs so: by its sizes and steps alone, since weights are packed for it before tensors are known.
 // No step may tell samples from positions, and one axis must be free. A kernel of one tap has long rows as it is.
 template <class T> static bool lies_sideways(const transfuse_program& p) {
-    if (p.pooled || p.spatial[0] != 1 || p.kernel[0] != 1 || p.padding[0] || p.output_padding[0]) return false;
+    if (pool_of(p) || p.spatial[0] != 1 || p.kernel[0] != 1 || p.padding[0] || p.output_padding[0]) return false;
     for (int i = 0; i < p.steps_count; i++)
         if (p.steps[i].op > TF_SUM) return false;
     int64_t products = p.in_channels / p.groups;
@@ -39,10 +40,12 @@ template <class T> class Sideways {
         turn(program.kernel, 1), turn(program.stride, 1), turn(program.dilation, 1);
         turn(program.padding, 0), turn(program.output_padding, 0);
         turn_strides(program.input_strides), turn_strides(program.output_strides);
+        for (int i = 0; i < p.before_count; i++) turn_operands(p.before[i]);
         for (int i = 0; i < p.steps_count; i++) turn_operands(p.steps[i]);
         for (size_t i = 0; i < steps.size(); i++)
             if (steps[i].op == TF_MAP) maps[i].operands = operands[i].data(), steps[i].map = &maps[i];
-        program.steps = steps.data();
+        program.before = steps.data();
+        program.steps = steps.data() + p.before_count;
     }
     Sideways(const Sideways&) = delete;
 
@@ -50,7 +53,7 @@ template <class T> class Sideways {
     static void turn_weights(int64_t* strides) { turn(strides + 2, 0); }
 
   private:
-    std::vector<transfuse_step> steps;
+    std::vector<transfuse_step> steps;  // those before the convolution, too
     std::vector<transfuse_map> maps;
     std::vector<std::vector<transfuse_operand>> operands;  // by step
 

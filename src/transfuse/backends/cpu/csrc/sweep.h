@@ -21,6 +21,7 @@ enum transfuse_kind { TRANSFUSE_EACH_KIND(TRANSFUSE_KIND) TF_KINDS };
 enum transfuse_folding { TRANSFUSE_EACH_FOLDING(TRANSFUSE_FOLDING) TF_FOLDINGS };
 #undef TRANSFUSE_FOLDING
 
+enum { TF_JOINED = 64 }; /* neighbours that make one result, at most */
 enum { TF_AXES = 9 }; /* the eight of a view, and one where a fold has none to fold */
 
 /* Memory as a sweep reads or writes it, from its first element on. */
@@ -30,13 +31,15 @@ typedef struct {
     int64_t strides[TF_AXES]; /* in elements, none negative; 0 reads one value along a whole axis */
 } transfuse_view;
 
-/* TF_EACH has two axes or more. TF_FOLD has one or more that are kept, then one or more that are folded.
+/* TF_EACH has two axes or more. TF_FOLD has one or more that are kept, then one or more that are folded. Where
+ * neighbours are joined, the last axis that is kept is of these, and outputs and others step from one result to the next.
  * TF_SLIDE has five: samples, channels, depth, height, width, whose sizes are those of the output; along
  * the last three the values have `inputs`. */
 typedef struct {
     int32_t kind, folding;
     int32_t kept, folded; /* axes */
     int32_t across;       /* vectors lie: of a fold along its last kept axis, of a slide along channels */
+    int32_t joined;       /* of a fold across: neighbours along that axis that make one result; 0 is 1 */
     int64_t sizes[TF_AXES];
     int32_t values_count, others_count;
     const transfuse_view* values; /* the operands of `before` */

@@ -144,6 +144,23 @@ void map(const transfuse_map* m, const Values& v) {
     }
 }
 
+void before_steps(const transfuse_program& p, Values& values) {
+    within("before_count", p.before_count, 0, INT32_MAX);
+    if (p.before_count) present("steps before the convolution", p.before);
+    bool pooled = false;
+    for (int32_t i = 0; i < p.before_count; i++) {
+        const transfuse_step& s = p.before[i];
+        if (s.op == TF_MAP) {
+            map(s.map, values);
+        } else if ((s.op == TF_MAX_POOL || s.op == TF_SUM_POOL) && !pooled) {
+            pool(values, s);
+            pooled = true;
+        } else {
+            refuse("operation ", s.op, " cannot come before the convolution: it is no map", pooled ? ", and not the one pool" : " and no pool");
+        }
+    }
+}
+
 void after_steps(const transfuse_program& p, Values values, std::vector<Values>& all) {
     within("steps_count", p.steps_count, 0, INT32_MAX);
     if (p.steps_count) present("steps", p.steps);
@@ -229,6 +246,9 @@ void validate_sweep(const transfuse_sweep* sweep) {
     within("folding of a sweep", s.folding, 0, TF_FOLDINGS - 1);
     within("axes of a sweep", s.kept, s.kind == TF_EACH ? 2 : 1, TF_AXES);
     within("axes of a sweep that are folded", s.folded, s.kind == TF_FOLD, s.kind == TF_FOLD ? TF_AXES - s.kept : 0);
+    within("joined results of a sweep", s.joined, 0, s.kind == TF_FOLD && s.across ? TF_JOINED : 0);
+    if (s.joined && s.sizes[s.kept - 1] % s.joined)
+        refuse(s.sizes[s.kept - 1], " results of a sweep are not whole times ", s.joined);
     within("values of a sweep", s.values_count, 0, UINT8_MAX);
     within("others of a sweep", s.others_count, 0, UINT8_MAX);
     const int axes = s.kept + s.folded;
@@ -316,11 +336,7 @@ std::vector<Values> validate(const transfuse_program* program) {
     elements("kernel", kernel, 5);
     if (p.kernel[0] * p.kernel[1] * p.kernel[2] > LARGEST)  // counted with int in the innermost loops
         refuse("kernel of ", p.kernel[0], " x ", p.kernel[1], " x ", p.kernel[2], " has more than 2^31 - 1 taps");
-    if (p.pooled) {
-        if (p.pool.op != TF_MAX_POOL && p.pool.op != TF_SUM_POOL)
-            refuse("operation ", p.pool.op, " is no pool that can come before the convolution");
-        pool(values, p.pool);
-    }
+    before_steps(p, values);
     std::vector<Values> all = {values};
     convolve(values, p);
     all.push_back(values);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "block.h"
+#include "columns.h"
 #include "convert.h"
 #include "dots.h"
 #include "memory.h"
@@ -46,11 +47,12 @@ static inline int64_t by_phase(const transfuse_program& p, int64_t count) {
     return count / p.stride[0] / p.stride[1] / p.stride[2];
 }
 
-// Output channels of a group in whole vectors, or half of one.
-template <class T> static int64_t group_slots(const transfuse_program& p) {
-    const int64_t per_group = p.out_channels / p.groups, some = is_half<T>(per_group) ? LANES<T> / 2 : LANES<T>;
-    return (per_group + some - 1) / some * some;
+// So many channels in whole vectors, or half of one.
+template <class T> static int64_t in_vectors(int64_t channels) {
+    const int64_t some = is_half<T>(channels) ? LANES<T> / 2 : LANES<T>;
+    return ceiling(channels, some) * some;
 }
+template <class T> static int64_t group_slots(const transfuse_program& p) { return in_vectors<T>(p.out_channels / p.groups); }
 
 template <class T> static Channels conv_channels(const transfuse_program& p) {
     int64_t per_group = p.out_channels / p.groups;
@@ -71,7 +73,7 @@ template <class T> static bool is_dotted(const transfuse_program& p) {
 // Whether two rows of outputs are computed at once: where that saves products, where some output channels share the
 // sums of input rows, and where their rounding is small beside a long sum's. Sums of weights are more to read: where
 // few positions meet many weights, reading is what takes the time.
-template <class T> static bool is_paired(const transfuse_program& p) {
+template <class T> static bool pays_in_pairs(const transfuse_program& p) {
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
     const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
     const bool reads = cig * p.out_channels * taps * int64_t(sizeof(T)) > MANY_BYTES &&
@@ -83,6 +85,11 @@ template <class T> static bool is_paired(const transfuse_program& p) {
            summed && !reads && !is_dotted<T>(p);
 }
 
+template <class T> static bool is_by_columns(const transfuse_program& p) {
+    return !is_dotted<T>(p) && pays_by_columns<T>(p, is_narrow<T>(p), pays_in_pairs<T>(p));
+}
+template <class T> static bool is_paired(const transfuse_program& p) { return pays_in_pairs<T>(p) && !is_by_columns<T>(p); }
+
 // Rows of taps of the packed weights: the kernel's, and sums of them.
 template <class T> static int64_t packed_rows(const transfuse_program& p) {
     return p.kernel[1] + (is_paired<T>(p) ? int64_t(Pairs(p).mixed.size()) : 0);
@@ -93,6 +100,8 @@ template <class T> static int64_t packed_rows(const transfuse_program& p) {
 // rows are paired, sums of taps follow the taps of each plane, and behind everything stands 1 if they may be used;
 // where channels are taken two by two, so are lines.
 template <class T> static int64_t packed_size(const transfuse_program& p) {
+    // Elements more tell them from the same weights in another order.
+    if (is_by_columns<T>(p)) return in_vectors<T>(column_lanes(p)) * p.in_channels + 3;
     int64_t taps = p.kernel[0] * packed_rows<T>(p) * p.kernel[2];
     if (is_depthwise<T>(p)) return conv_channels<T>(p).slots * taps;
     if (is_narrow<T>(p)) return p.in_channels / p.groups * p.out_channels * taps;
@@ -109,14 +118,17 @@ struct Layer : transfuse_program {
     bool paired = false;   // whether rows are, and the weights allow it
     bool sideways = false; // whether the width is that of samples side by side
     bool dots = false;     // whether a channel of the input stands for two
+    bool columns = false;  // whether inputs are multiplied with all taps at once
 
     template <class T> static Layer whole(const transfuse_program& p, bool sideways) {
         Layer layer;
         static_cast<transfuse_program&>(layer) = p;
         layer.sideways = sideways;
         const T* weights = static_cast<const T*>(p.weights);
-        layer.paired = is_paired<T>(p) && !p.careful && weights[packed_size<T>(p) - 1] != 0;
+        // Before there are weights they are taken to be such that they may be.
+        layer.paired = is_paired<T>(p) && !p.careful && (!weights || weights[packed_size<T>(p) - 1] != 0);
         layer.tap_rows = packed_rows<T>(p);
+        layer.columns = is_by_columns<T>(p);
         layer.dots = is_dotted<T>(p);
         if (layer.dots) layer.in_channels /= 2;
         return layer;
@@ -151,7 +163,7 @@ template <class T>
 static void pack_dots(const transfuse_program& p, const void* weights, const int64_t* strides, int threads, T* to) {
     transfuse_program single = p;
     single.input_element = TF_F32;
-    single.spatial[1] = 1;  // so few rows are not paired
+    single.spatial[1] = 1, single.spatial[2] = COLUMNS_BYTES;  // so few rows are not paired, so long ones no columns
     const int64_t lines = p.kernel[0] * p.kernel[1] * p.kernel[2] * (p.in_channels / p.groups);
     const int64_t per_group = p.out_channels / p.groups, padded = group_slots<T>(p);
     const Buffer<T> found = allocate<T>(packed_size<T>(single));
@@ -181,6 +193,7 @@ template <class T>
 static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, int threads, T* to) {
     if (is_depthwise<T>(p)) return pack_lanes(p, weights, strides, to);
     if (is_dotted<T>(p)) return pack_dots(p, weights, strides, threads, to);
+    if (is_by_columns<T>(p)) return pack_columns(p, weights, strides, [&](int64_t o) { return block_width<T>(column_lanes(p), o); }, to);
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
     const bool narrow = is_narrow<T>(p), paired = is_paired<T>(p);
     const int64_t padded = narrow ? cog : group_slots<T>(p);

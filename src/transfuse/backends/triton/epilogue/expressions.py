@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """Pointwise expressions on a tile: one function that calls itself over an expression.
 
-The expression is a ``segments.Part``, a constant of the kernel: nothing of it is left when it runs.
+The expression is a ``segments.Node``, a constant of the kernel: nothing of it is left when it runs.
 A part that occurs twice is computed once: the compiler sees that it is the same.
 """
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transfuse.backends.triton.segments import RESIDENT, Part, TileOp
+from transfuse.backends.triton.segments import RESIDENT, Node, TileOp
 from transfuse.backends.triton.store.key import sources
 from transfuse.backends.triton.strides import Five, inner
 from transfuse.backends.triton.told import all_told
@@ -17,7 +17,7 @@ SOURCES = sources()
 """Stands for the code that describes kernels: Triton knows a kernel by its own code only."""
 
 
-class Spread(NamedTuple):
+class OperandLayout(NamedTuple):
     """How a tensor lies that has more than a value per channel: which of the launch's strides are
     its own, the axis along which elements lie side by side, and how many of them at a time."""
 
@@ -36,9 +36,9 @@ class OpTable:
     size: tuple[int, ...] = ()
     count: tuple[int, ...] = ()
     factor: tuple[int, ...] = ()  # where it stands; -1: none
-    expr: tuple[Part | None, ...] = ()  # of maps
+    expr: tuple[Node | None, ...] = ()  # of maps
     tensors: tuple[int, ...] = ()  # how many
-    places: tuple[tuple[Spread | None, ...], ...] = ()
+    places: tuple[tuple[OperandLayout | None, ...], ...] = ()
     """Of maps: each tensor that has more than a value per channel."""
     sources: str = SOURCES
 
@@ -99,12 +99,12 @@ class OpArguments:
             tuple(tuple(map(self._place, op.tensors, op.spread)) for op in ops),
         )
 
-    def _place(self, tensor: str | tuple[int, int], spread: bool) -> Spread | None:
+    def _place(self, tensor: str | tuple[int, int], spread: bool) -> OperandLayout | None:
         if not spread or not isinstance(tensor, str):
             return None
         strides = self.spread[tensor]
         self.strides.append(all_told(strides))
-        return Spread(len(self.strides) - 1, inner(strides), self.unit(strides))
+        return OperandLayout(len(self.strides) - 1, inner(strides), self.unit(strides))
 
     def sign(self, window: Pool | None) -> int:
         """Where the operand stands by whose sign a window takes its extremum."""

@@ -16,7 +16,7 @@ MOST = 2**30
 
 
 @dataclass(frozen=True)
-class Axis:
+class BlockAxis:
     """An axis of all views at once: the stride of each, and which windows slide along it."""
 
     size: int
@@ -24,19 +24,19 @@ class Axis:
     window: int = -1
 
 
-def axes(sizes: Sequence[int], views: Iterable[Sequence[int]]) -> list[Axis]:
+def axes(sizes: Sequence[int], views: Iterable[Sequence[int]]) -> list[BlockAxis]:
     """The axes of views by their strides; those of size 1 are left out."""
     each = list(views)
-    return [Axis(n, tuple(s[i] for s in each)) for i, n in enumerate(sizes) if n != 1]
+    return [BlockAxis(n, tuple(s[i] for s in each)) for i, n in enumerate(sizes) if n != 1]
 
 
-def merged(found: Iterable[Axis], key: Sequence[int]) -> list[Axis]:
+def merged(found: Iterable[BlockAxis], key: Sequence[int]) -> list[BlockAxis]:
     """Axes with neighbours in memory as one, innermost last as the ``key`` views have them.
 
     Stands for one of size 1 where there is none.
     """
     ordered = sorted(found, key=lambda axis: [-axis.strides[view] for view in key])
-    joined: list[Axis] = []
+    joined: list[BlockAxis] = []
     for axis in ordered:
         slides = joined and max(joined[-1].window, axis.window) >= 0
         if (
@@ -47,7 +47,7 @@ def merged(found: Iterable[Axis], key: Sequence[int]) -> list[Axis]:
                 for outer, inner in zip(joined[-1].strides, axis.strides, strict=True)
             )
         ):
-            axis = Axis(joined.pop().size * axis.size, axis.strides)
+            axis = BlockAxis(joined.pop().size * axis.size, axis.strides)
         joined.append(axis)
     return joined
 
@@ -118,7 +118,7 @@ class Laid:
 class Across:
     """The axes of a side, how many neighbours of them a block has, and in which way."""
 
-    axes: list[Axis]
+    axes: list[BlockAxis]
     block: int
     flat: bool = True
     even: bool = True  # worth accesses of many neighbours at once
@@ -158,7 +158,7 @@ def laid(views: Sequence[View], rows: Across, cols: Across, read: Sequence[int] 
     Addresses are known to be aligned, and accesses wide, only where every view that moves by one
     element allows it; those of ``read`` are read at places that nobody knows before.
     """
-    empty = Axis(1, (0,) * len(views))
+    empty = BlockAxis(1, (0,) * len(views))
     rows = replace(rows, axes=rows.axes or [empty])
     cols = replace(cols, axes=cols.axes or [empty])
     width = 16 // min(view.dtype.itemsize for view in views)

@@ -7,7 +7,15 @@ from typing import Any
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import parts
-from transfuse.backends.triton.sweeps.blocks import Across, Axis, Laid, axes, fitting, laid, merged
+from transfuse.backends.triton.sweeps.blocks import (
+    Across,
+    BlockAxis,
+    Laid,
+    axes,
+    fitting,
+    laid,
+    merged,
+)
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.sweeps import Each, View
 
@@ -39,7 +47,7 @@ def launches(sweep: Each, at: Callable[[int], int]) -> list[Launch]:
 def _laid(views: Sequence[View]) -> Laid:
     """The result's innermost axis along columns; along rows that of a value, or all others."""
     found = merged(axes(views[0].sizes, [view.strides for view in views]), range(len(views)))
-    *outer, inner = found or [Axis(1, (0,) * len(views))]
+    *outer, inner = found or [BlockAxis(1, (0,) * len(views))]
     beside = _beside(outer, inner, len(views))
     if beside is None:
         if outer and inner.size < MANY:  # all axes as one: no block is as narrow as the last
@@ -56,7 +64,7 @@ def _laid(views: Sequence[View]) -> Laid:
     return laid(views, rows, cols)
 
 
-def _beside(outer: Sequence[Axis], inner: Axis, views: int) -> Axis | None:
+def _beside(outer: Sequence[BlockAxis], inner: BlockAxis, views: int) -> BlockAxis | None:
     """The axis along which a value lies that does not along the result's innermost one."""
     for view in range(1, views):
         if inner.strides[view] > 1:

@@ -10,10 +10,10 @@ from transfuse.backends.triton.arguments import UNREAD, At
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import parts
-from transfuse.backends.triton.segments import Part
+from transfuse.backends.triton.segments import Node
 from transfuse.backends.triton.sweeps.blocks import (
     Across,
-    Axis,
+    BlockAxis,
     Laid,
     axes,
     laid,
@@ -56,8 +56,8 @@ class Folding:
     folding: str
     kind: str
     kept: int  # the dimension of a block along which results lie
-    before: Part
-    after: Part
+    before: Node
+    after: Node
     after_number: int  # the first of those of ``after``
     results: int
     others: int
@@ -119,11 +119,11 @@ def launches(
     return whole
 
 
-def _count(found: Sequence[Axis]) -> int:
+def _count(found: Sequence[BlockAxis]) -> int:
     return Across(list(found), 1).count
 
 
-def _axes(sweep: Fold, views: Sequence[View]) -> tuple[list[Axis], list[Axis]]:
+def _axes(sweep: Fold, views: Sequence[View]) -> tuple[list[BlockAxis], list[BlockAxis]]:
     """The axes of results, and those that are folded, as the first value has them in memory."""
     sizes, rank = sweep.values[0][1].sizes, len(sweep.outs[0].sizes)
     first = len(views) - len(sweep.values)
@@ -136,7 +136,7 @@ def _axes(sweep: Fold, views: Sequence[View]) -> tuple[list[Axis], list[Axis]]:
 
 
 def _laid(
-    views: Sequence[View], kept: list[Axis], folded: list[Axis], first: int
+    views: Sequence[View], kept: list[BlockAxis], folded: list[BlockAxis], first: int
 ) -> tuple[Laid, int]:
     """Along columns goes what lies innermost in memory; the dimension along which results lie."""
     near = _nearest(kept, first, len(views)), _nearest(folded, first, len(views))
@@ -152,7 +152,7 @@ def _laid(
     return laid(views, _rows(kept, folded, most // columns), Across(folded, columns, flat)), 0
 
 
-def _rows(found: list[Axis], across: list[Axis], block: int) -> Across:
+def _rows(found: list[BlockAxis], across: list[BlockAxis], block: int) -> Across:
     """Rows of a block; where a view of all elements lies along them, enough for it to be read side
     by side."""
     if found and across and found[-1].size >= BESIDE:
@@ -162,7 +162,7 @@ def _rows(found: list[Axis], across: list[Axis], block: int) -> Across:
     return Across(found, block, even=False)
 
 
-def _nearest(found: Sequence[Axis], first: int, last: int) -> float:
+def _nearest(found: Sequence[BlockAxis], first: int, last: int) -> float:
     """How near neighbours along the innermost axis lie, in the first value that they differ in."""
     if found:
         for view in range(first, last):

@@ -12,11 +12,11 @@ from math import prod
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import parts
-from transfuse.backends.triton.segments import Part
+from transfuse.backends.triton.segments import Node
 from transfuse.backends.triton.sweeps.blocks import (
     MOST,
     Across,
-    Axis,
+    BlockAxis,
     Laid,
     laid,
     merged,
@@ -41,7 +41,7 @@ FEW = 32
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowAxis:
     """Windows along one axis of inputs."""
 
     inputs: int
@@ -66,8 +66,8 @@ class Sliding:
     counts_padding: bool
     rows: tuple[int, ...]  # of each axis: the window along it, or -1
     cols: tuple[int, ...]
-    before: Part
-    after: Part
+    before: Node
+    after: Node
     number: int  # the first of those of ``after``
     others: int
     values: int
@@ -142,38 +142,38 @@ def folded(sweep: Slide) -> Fold | None:
     return Fold((sweep.out,), folding, values, sweep.before, after, sweep.others)
 
 
-def _few(windows: Sequence[Window]) -> tuple[tuple[int, ...], ...]:
+def _few(windows: Sequence[WindowAxis]) -> tuple[tuple[int, ...], ...]:
     """The taps of windows, where they are few."""
     kernel = [window.kernel for window in windows]
     return tuple(product(*map(range, kernel))) if prod(kernel) <= FEW else ()
 
 
-def _windows(sweep: Slide) -> list[Window]:
+def _windows(sweep: Slide) -> list[WindowAxis]:
     """Windows along every axis of space."""
     inputs, outputs = sweep.values[0][1].sizes[2:], sweep.out.sizes[2:]
     if sweep.adaptive:  # the most inputs that a window may have
         return [
-            Window(n, o, n // o + (2 if n % o else 0), 1, 0, 1)
+            WindowAxis(n, o, n // o + (2 if n % o else 0), 1, 0, 1)
             for n, o in zip(inputs, outputs, strict=True)
         ]
     options = (sweep.kernel, sweep.stride, sweep.padding, sweep.dilation)
-    return [Window(*each) for each in zip(inputs, outputs, *options, strict=True)]
+    return [WindowAxis(*each) for each in zip(inputs, outputs, *options, strict=True)]
 
 
 def _laid(
-    sweep: Slide, views: Sequence[View], results: int, windows: Sequence[Window]
+    sweep: Slide, views: Sequence[View], results: int, windows: Sequence[WindowAxis]
 ) -> tuple[Laid, tuple[int, ...], tuple[int, ...]]:
     """What lies innermost in the values along columns, all else along rows; the windows of each."""
     found = []
     for i, size in enumerate(sweep.out.sizes):
         strides = tuple(view.strides[i] for view in views)
         window = i - 2
-        if i < 2 or windows[i - 2] == Window(size, size, 1, 1, 0, 1):
+        if i < 2 or windows[i - 2] == WindowAxis(size, size, 1, 1, 0, 1):
             window = -1
         if size > 1 or window >= 0:
-            found.append(Axis(size, strides, window))
+            found.append(BlockAxis(size, strides, window))
     key = [*range(results, len(views)), *range(results)]
-    one = Axis(1, (0,) * len(views))
+    one = BlockAxis(1, (0,) * len(views))
     *outer, inner = merged(found, key) or [one]
     outer = outer or [one]
     columns = widest(inner.size, ADAPTIVE_COLUMNS if sweep.adaptive else COLUMNS)

@@ -11,9 +11,9 @@ from transfuse.backends.triton.arguments import UNREAD, At
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.lower import parts
-from transfuse.backends.triton.segments import Part
+from transfuse.backends.triton.segments import Node
 from transfuse.backends.triton.sweeps import fold_launch
-from transfuse.backends.triton.sweeps.blocks import Across, Axis, Laid, laid, merged
+from transfuse.backends.triton.sweeps.blocks import Across, BlockAxis, Laid, laid, merged
 from transfuse.backends.triton.sweeps.fold_launch import KINDS
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.backends.triton.sweeps.together import Group, Member, Placed
@@ -50,9 +50,9 @@ class Doing:
     role: str
     folding: str
     kind: str
-    before: Part
+    before: Node
     takes: tuple[int, ...]
-    after: Part
+    after: Node
     others: tuple[int, ...]
     writes: int
     column: int  # which of the sums it adds to
@@ -120,7 +120,7 @@ def _walk(group: Group, loaded: list[Placed], view: int, given: LaunchArguments)
         sweep = member.sweep
         others: tuple[int, ...] = ()
         before, after = (sweep.before, sweep.after) if isinstance(sweep, Fold) else (sweep.expr, X)
-        first, last = _part(before, sweep.values, given.numbers), Part("x")
+        first, last = _part(before, sweep.values, given.numbers), Node("x")
         if isinstance(sweep, Fold) and member.role == "row":
             others = tuple(at_hand[each.key] for each in member.others)
             last = _part(after, sweep.others, given.numbers)
@@ -141,13 +141,13 @@ def _walk(group: Group, loaded: list[Placed], view: int, given: LaunchArguments)
     return Walk(len(loaded), tuple(doings), columns)
 
 
-def _part(expr: Expr, named: Named, numbers: list[float]) -> Part:
+def _part(expr: Expr, named: Named, numbers: list[float]) -> Node:
     """An expression with the numbers of all, each once: where sweeps compute the same, the compiler
     is to see it."""
     own: list[float] = []
     found = parts(expr, [name for name, _ in named], own)
 
-    def placed(part: Part) -> Part:
+    def placed(part: Node) -> Node:
         if part.op != "number":
             return replace(part, parts=tuple(map(placed, part.parts)))
         value = own[part.at]
@@ -163,11 +163,11 @@ def _laid(group: Group, views: list[Placed]) -> Laid:
     along = group.along
     assert along is not None
     found = [
-        Axis(size, tuple(each.strides[axis] for each in views))
+        BlockAxis(size, tuple(each.strides[axis] for each in views))
         for axis, size in enumerate(group.sizes)
     ]
     inner = found.pop(along)
-    outer = merged(found, range(len(views))) or [Axis(1, (0,) * len(views))]
+    outer = merged(found, range(len(views))) or [BlockAxis(1, (0,) * len(views))]
     columns = 1 << (inner.size - 1).bit_length()
     most = ELEMENTS
     if any(each.view.dtype is torch.float64 for each in views):

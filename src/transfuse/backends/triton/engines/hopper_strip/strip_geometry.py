@@ -30,7 +30,7 @@ class StripPattern:
 
 
 @dataclass(frozen=True)
-class Results:
+class ResultLayout:
     """How results lie, and the bytes of one."""
 
     strides: Five

@@ -7,7 +7,10 @@ from transfuse.backends.triton.arguments import NO_MORE, At, Boxes
 from transfuse.backends.triton.draft import OUT, Draft, Partials, gathered, numbers
 from transfuse.backends.triton.engines.contract import Task, Unsuited
 from transfuse.backends.triton.engines.hopper_strip import strip_layout
-from transfuse.backends.triton.engines.hopper_strip.strip_geometry import Results, StripGeometry
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import (
+    ResultLayout,
+    StripGeometry,
+)
 from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripTiling
 from transfuse.backends.triton.engines.hopper_strip.strip_sizes import sizes
 from transfuse.backends.triton.engines.portable import convolve_launch, tiling
@@ -80,7 +83,7 @@ class HopperStrip:
         draft, core, work = task.draft, task.draft.core, task.work
         kept = rows(draft, work).copies.kept
         stored = (draft.written if task.out.number == OUT else draft.wide).itemsize
-        results = Results(task.out.strides, stored)
+        results = ResultLayout(task.out.strides, stored)
         geometry = StripGeometry.of(
             work.tap_table, core.batch, core.out_channels, kept, cross=False
         )

@@ -11,7 +11,10 @@ from itertools import groupby, islice
 from math import gcd
 
 from transfuse.backends.triton.arguments import Swizzled
-from transfuse.backends.triton.engines.hopper_strip.strip_geometry import Results, StripGeometry
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import (
+    ResultLayout,
+    StripGeometry,
+)
 from transfuse.backends.triton.epilogue.op_table import OpTable
 from transfuse.backends.triton.epilogue.records import Epilogue
 from transfuse.backends.triton.strides import CHANNELS, Five
@@ -76,7 +79,7 @@ class StripTiling:
         fits = self.itemsize == 2 and alone
         return ops.at[0] if fits and ops.ops[:1] == ("add",) else -1
 
-    def room(self, geometry: StripGeometry, after: Epilogue, results: Results) -> int:
+    def room(self, geometry: StripGeometry, after: Epilogue, results: ResultLayout) -> int:
         """Bytes of shared memory in all, at most: rings, the bias and ones, changes of layout."""
         bias = 32 * (2 * self.positions + self.channels)
         room = self.shared + scratch(self, results.itemsize, geometry.joined) * self.consumers // 2
@@ -146,7 +149,7 @@ def axis_of(after: Epilogue) -> int:
 
 
 def configs(
-    geometry: StripGeometry, itemsize: int, after: Epilogue, results: Results
+    geometry: StripGeometry, itemsize: int, after: Epilogue, results: ResultLayout
 ) -> Iterator[StripTiling]:
     """Layouts that fit, as they are asked for, the likely best first: large tiles, held weights,
     deep rings.
@@ -179,7 +182,7 @@ def bases(geometry: StripGeometry, itemsize: int, axis: int) -> Iterator[StripTi
             yield base
 
 
-def near(geometry: StripGeometry, config: StripTiling, results: Results) -> bool:
+def near(geometry: StripGeometry, config: StripTiling, results: ResultLayout) -> bool:
     """Whether rows, and offsets from the first result of a tile's first sample, fit 32 bits."""
     if geometry.batch * geometry.sample + config.tile >= 2**31:
         return False
@@ -207,7 +210,7 @@ def scratch(config: StripTiling, stored: int, joined: int) -> int:
 
 
 def store_of(
-    geometry: StripGeometry, config: StripTiling, after: Epilogue, results: Results
+    geometry: StripGeometry, config: StripTiling, after: Epilogue, results: ResultLayout
 ) -> StripTiling:
     """The way to store that suits results."""
     if after.summed or not after.stored:
@@ -221,7 +224,7 @@ def store_of(
     return replace(config, store="rows", vector=vector_of(geometry, results))
 
 
-def vector_of(geometry: StripGeometry, results: Results) -> int:
+def vector_of(geometry: StripGeometry, results: ResultLayout) -> int:
     """Neighbours of a row that may be stored at once: all of them aligned, all valid or none."""
     strides = results.strides
     if strides[4] != 1:
@@ -242,7 +245,7 @@ def vector_of(geometry: StripGeometry, results: Results) -> int:
 
 
 def choose(
-    geometry: StripGeometry, itemsize: int, after: Epilogue, results: Results
+    geometry: StripGeometry, itemsize: int, after: Epilogue, results: ResultLayout
 ) -> StripTiling | None:
     """The layout to take; none if none fits. Measured on an H200 where it names rings."""
     # How results are stored matters more than how deep the rings are.
