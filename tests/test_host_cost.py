@@ -92,6 +92,33 @@ def test_functions_of_an_operator_with_out(each: Small) -> None:
     assert found.total() <= 44, found
 
 
+def dispatched(x: Tensor, weight: Tensor) -> Tensor:
+    """A call as compiled graphs make it, with lists that are new each time."""
+    line, sizes = "conv_transpose1d -> relu", ([2], [1], [0], [1])
+    y: Tensor = torch.ops.transfuse.chain(x, weight, [], [], line, *sizes, 1, "ieee", "cpu")
+    return y
+
+
+def test_functions_of_a_call_by_the_dispatcher() -> None:
+    """It runs what an earlier call has settled, as calls by weight do."""
+    x, weight = torch.randn(1, 4, 8), torch.randn(4, 4, 4)
+    for _ in range(3):
+        dispatched(x, weight)
+    found = counted(lambda: dispatched(x, weight))
+    assert found.total() <= 60, found
+
+
+def test_weights_in_turn_by_the_dispatcher() -> None:
+    """What is settled serves all tensors that lie alike, each with its own values."""
+    x = torch.randn(1, 4, 8)
+    weights = [torch.randn(4, 4, 4) for _ in range(3)]
+    for round in range(3):
+        for weight in weights:
+            wanted = torch.conv_transpose1d(x, weight, stride=2, padding=1).relu()
+            assert (dispatched(x, weight) - wanted).abs().max() < 1e-5
+            weight.mul_(round + 2)
+
+
 def test_what_is_kept_of_stages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = torch.randn(1, 2, 3), torch.randn(2, 2, 2)
     for name in ("_outlines", "_chains"):

@@ -254,7 +254,9 @@ def _compute(
         found = Checked(chain, problem, chosen, run, backend, spans, chain.updates)
         if seen:
             keep(_checked, seen, found)
-    y = _run(found, tensors, operands, out, kernel)
+    # By the dispatcher calls come with new objects: what runs sooner is looked up here.
+    settled = found.settle(tensors, operands, out) if seen and inside else None
+    y = _run(found, tensors, operands, out, kernel, settled and settled[1])
     if seen and known and not profiled and _checked.get(seen) is found:  # nobody has declined
         given, scalars, by = known
         recent = found.repeatable(given, scalars, tensors, operands, out)
@@ -292,8 +294,12 @@ def _run(
     operands: Mapping[str, Tensor],
     out: Tensor | None,
     kernel: str,
+    sooner: Executable | None = None,
 ) -> Tensor:
-    """Run a call that passed its checks. Whether memory is there and its own is seen each time."""
+    """Run a call that passed its checks. Whether memory is there and its own is seen each time.
+
+    ``sooner``: what runs on tensors that lie as these do.
+    """
     in_bounds(tensors, found.spans, kernel, operands)
     x, weight = tensors[0], tensors[1]
     if found.updates:
@@ -301,7 +307,7 @@ def _run(
     if out is not None:
         apart(out, tensors[:-1], found.spans, kernel, operands)
     try:
-        y = found.run(x, weight, operands, out)
+        y = (sooner or found.run)(x, weight, operands, out)
     except Declined:
         y = _elsewhere(found, x, weight, operands, out)
     if out is not None:

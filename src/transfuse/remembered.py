@@ -47,6 +47,24 @@ class Checked:
     updates: tuple[str, ...]
     settled: tuple[Guard, Executable] | None = None
 
+    def settle(
+        self, tensors: Sequence[Tensor], operands: Mapping[str, Tensor], out: Tensor | None
+    ) -> tuple[Guard, Executable] | None:
+        """The guard that these tensors pass, and what runs on all that do.
+
+        None where one tensor is given twice, and for tensors that are more than memory after all,
+        such as named ones: what makes others like them need not understand that.
+        """
+        if self.settled is None or not self.settled[0](*tensors):
+            twice = len({*map(id, tensors)}) < len(tensors)
+            if twice or any(map(plain.unlike_plain, tensors)):
+                return None
+            # None: sizes and strides as they are.
+            made = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+            x, weight, *_ = tensors
+            self.settled = made.check, settled(self.run, x, weight, operands, out)
+        return self.settled
+
     def repeatable(
         self,
         given: Given,
@@ -57,23 +75,13 @@ class Checked:
     ) -> "Recent | None":
         """The call as one that its weight or its site tells again.
 
-        None where an argument may change, where one tensor is given twice, and for tensors that are
-        more than memory after all, such as named ones: what makes others like them need not
-        understand that.
+        None where an argument may change, and where nothing is settled.
         """
         numbers = tuple(scalars.values()) if scalars else ()
-        if not all(map(_lasting, (*given[1:], *numbers))) or len({*map(id, tensors)}) < len(
-            tensors
-        ):
+        settled = self.settle(tensors, operands, out)
+        if settled is None or not all(map(_lasting, (*given[1:], *numbers))):
             return None
-        x, weight, *_ = tensors
-        if self.settled is None or not self.settled[0](*tensors):
-            if any(map(plain.unlike_plain, tensors)):
-                return None
-            # None: sizes and strides as they are.
-            made = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-            self.settled = made.check, settled(self.run, x, weight, operands, out)
-        guard, run = self.settled
+        x, (guard, run) = tensors[0], settled
         facts = (self.chain, self.problem, self.backend, run, self.asked, self.spans, self.updates)
         names = tuple(scalars or ())
         return Recent(*facts, None, given, numbers, names, guard, out is not None, *_set_to(x))

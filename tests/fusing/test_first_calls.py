@@ -1,6 +1,7 @@
 """Models of which only a call tells more, and calls of which there are ever new kinds."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 import transfuse
 from tests.fusing import models
-from tests.fusing.alike import drawn, expect_alike, made
+from tests.fusing.alike import NEAR, drawn, expect_alike, made
 from transfuse.fusing import forwards
 from transfuse.fusing.forwards import MOST
 from transfuse.fusing.tracer import Tracer
@@ -180,3 +181,75 @@ def test_functions_that_a_forward_reaches_wait_for_the_first_call(helped: bool) 
     for samples in (2, 3, 2):
         expect_alike(fused, twin, drawn(samples, 2, 5))
     assert all(row.fused for row in fused.explain().rows)
+
+
+class Coder(nn.Module):
+    """Its parts are called by themselves, too, as those of autoencoders are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Conv1d(2, 2, 2, stride=2)
+        self.decoder = nn.Sequential(nn.ConvTranspose1d(2, 2, 2, stride=2), nn.Tanh())
+
+    def decode(self, code: Tensor) -> Tensor:
+        return self.decoder(code)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(self.encoder(x))
+
+
+class Unfinished(Coder):
+    """For calls of its parts alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError("decode is what is called")
+
+
+@pytest.mark.parametrize("make", [Coder, Unfinished])
+def test_a_part_called_by_itself_is_fused(make: Callable[[], Coder]) -> None:
+    fused, twin = transfuse.fuse(made(make)), made(make)
+    code = drawn(1, 2, 5)
+    assert isinstance(fused, Coder)
+    assert (fused.decode(code) - twin.decode(code)).abs().max() < NEAR
+    held = vars(fused.decoder)["forward"]
+    assert [site.operations for version in held.versions for site in version.sites] == [
+        ("conv_transpose1d", "tanh")
+    ]
+    assert transfuse.fusing.explain(fused).rows[0].fused
+    transfuse.unfuse(fused)
+    assert not any("forward" in vars(module) for module in fused.modules())
+
+
+def test_a_part_called_by_itself_may_get_a_hook() -> None:
+    """Then the whole model calls it, and its forward is made once more."""
+    fused, twin = transfuse.fuse(made(Coder)), made(Coder)
+    for model in (fused, twin):
+        model.decoder.register_forward_hook(lambda module, args, y: 2 * y)
+    expect_alike(fused, twin, drawn(1, 2, 6))
+    assert [row.operations for row in transfuse.fusing.explain(fused).rows] == [
+        ("conv_transpose1d", "tanh")
+    ]
+
+
+def test_layers_in_a_list_are_fused_one_by_one() -> None:
+    """The list has no forward that could be."""
+
+    class Found:
+        def __init__(self, y: Tensor) -> None:
+            self.y = y
+
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ups = nn.ModuleList(
+                nn.Sequential(nn.ConvTranspose1d(2, 2, 2, stride=2), nn.ReLU()) for _ in range(2)
+            )
+
+        def forward(self, x: Tensor) -> Found:
+            for up in self.ups:
+                x = up(x)
+            return Found(x)
+
+    fused, twin, x = transfuse.fuse(made(Listed)), made(Listed), drawn(1, 2, 5)
+    assert (fused(x).y - twin(x).y).abs().max() < NEAR
+    assert [row.fused for row in transfuse.fusing.explain(fused).rows] == [True, True]

@@ -185,7 +185,7 @@ def explain(model: nn.Module, example_inputs: Any = None) -> FusedModel:
         if any(_within(path, each) for each in covered):
             continue
         version = _present(forward) if isinstance(forward, Forward) else None
-        if isinstance(forward, Forward) and version is None:
+        if isinstance(forward, Forward) and version is None and not _called_below(module):
             rows += _pending(path, forward)
             covered.append(path)
             continue
@@ -218,6 +218,12 @@ def _pending(path: str, forward: Forward) -> Iterator[Row]:
     for name, module in forward.module.named_modules():
         if seems(module):
             yield Row(".".join(filter(None, (path, name))), (), None, forward.pending)
+
+
+def _called_below(module: nn.Module) -> bool:
+    """Whether parts of a module were called by themselves."""
+    parts = (vars(each).get("forward") for each in module.modules() if each is not module)
+    return any(isinstance(each, Forward) and each.versions for each in parts)
 
 
 def _within(path: str, above: str) -> bool:

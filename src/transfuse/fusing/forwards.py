@@ -17,7 +17,7 @@ from transfuse import log
 from transfuse.fusing.by_size import bypassing
 from transfuse.fusing.calling import Arguments, arguments
 from transfuse.fusing.capture import Captured, capture
-from transfuse.fusing.module_kinds import mentions
+from transfuse.fusing.module_kinds import callable_itself, mentions, transposed
 from transfuse.fusing.rewriting import Site, fuse_graph
 from transfuse.fusing.stopping import Untraceable
 from transfuse.fusing.watching import State, hooked_globally, same
@@ -162,6 +162,11 @@ class Forward:
         self.pending = ""
         self.own = vars(module).get("forward")
         self.versions: list[Version] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing was captured yet: see :func:`settle`."""
+        return not self.versions and not self.pending
 
     def __reduce__(self) -> Any:
         """A copy captures anew: versions are functions of this process."""
@@ -321,9 +326,17 @@ def settle(module: nn.Module, example: Arguments | None = None, why: str = "") -
     """Give a module its fused forward, or those below it where it cannot have one.
 
     Versions are made for the present state and for both modes, so that ``torch.compile`` finds
-    them.
+    them. Its parts are captured when they are called by themselves, as ``model.decode`` calls a
+    decoder: until then theirs wait.
     """
-    if isinstance(vars(module).get("forward"), Forward):
+    held = vars(module).get("forward")
+    if isinstance(held, Forward):
+        if not held.waits:
+            return
+        remove(module)
+    if not callable_itself(module):
+        for child in module.children():
+            settle(child, why=why)
         return
     forward = Forward(module, why)
     try:
@@ -343,6 +356,20 @@ def settle(module: nn.Module, example: Arguments | None = None, why: str = "") -
             with _mode(module, training), suppress(Untraceable):
                 forward.prepare(example)
     vars(module)["forward"] = forward
+    for part in module.modules():
+        fused = isinstance(vars(part).get("forward"), Forward)
+        if not fused and mentions(part) and callable_itself(part) and not transposed(part):
+            vars(part)["forward"] = Forward(part)
+
+
+def remove(module: nn.Module) -> None:
+    """Give a module its own forward back."""
+    held = vars(module)
+    forward = held.get("forward")
+    if isinstance(forward, Forward):
+        del held["forward"]
+        if forward.own is not None:
+            held["forward"] = forward.own
 
 
 @contextmanager

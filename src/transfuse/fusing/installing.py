@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from transfuse.fusing.by_size import sizes_alone
 from transfuse.fusing.calling import Arguments, arguments, positional
 from transfuse.fusing.explaining import Explain, explain
-from transfuse.fusing.forwards import Forward, settle
+from transfuse.fusing.forwards import remove, settle
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -43,12 +43,13 @@ def fuse(model: M, example_inputs: Any = None, inplace: bool = False) -> M:
     that changes, another submodule or a new hook make that part be looked at again.
 
     A forward that decides by the values of tensors, sets attributes or cannot be read in another
-    way is left as it is, and its submodules are fused each by itself; where it decides by sizes,
-    it is looked at in the first call. ``transfuse.fuse(model).explain()`` tells what became of
-    each transposed convolution, and why. What a forward reads of objects other than modules, and
-    of global variables, is taken to be constant. Fuse a model before it is wrapped for
-    distributed training; replicas of ``torch.nn.DataParallel`` are not served, and
-    ``torch.jit.script``, which reads source code, takes the model that :func:`unfuse` gives back.
+    way is left as it is, and its submodules are fused each by itself; where it decides by sizes, it
+    is looked at in the first call. So is a part that is called by itself, as a decoder by
+    ``model.decode(z)``. ``transfuse.fuse(model).explain()`` tells what became of each transposed
+    convolution, and why. What a forward reads of objects other than modules, and of global
+    variables, is taken to be constant. Fuse a model before it is wrapped for distributed training;
+    replicas of ``torch.nn.DataParallel`` are not served, and ``torch.jit.script``, which reads
+    source code, takes the model that :func:`unfuse` gives back.
 
     Args:
         model: any module; one that is fused already is fused anew
@@ -118,14 +119,9 @@ def unfuse(model: M) -> M:
     if not isinstance(model, nn.Module):
         raise TypeError(f"unfuse takes a torch.nn.Module, not {type(model).__name__}")
     for module in model.modules():
-        held = vars(module)
-        forward = held.get("forward")
-        if isinstance(forward, Forward):
-            del held["forward"]
-            if forward.own is not None:
-                held["forward"] = forward.own
-        if isinstance(held.get("explain"), Explain):
-            del held["explain"]
+        remove(module)
+        if isinstance(vars(module).get("explain"), Explain):
+            del vars(module)["explain"]
     return model
 
 

@@ -37,6 +37,13 @@ def seems(module: nn.Module) -> bool:
     return transposed(module) or named_by(type(module), {each.__name__ for each in CONVOLUTIONS})
 
 
+def callable_itself(module: nn.Module) -> bool:
+    """Whether it has a forward, in Python: containers such as ``ModuleList`` have none."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return False
+    return "forward" in vars(module) or type(module).forward is not nn.Module.forward
+
+
 def opaque(module: nn.Module) -> bool:
     """Whether nothing in a module could be part of a chain: it is called, not looked into."""
     if isinstance(module, Layer | SyncBatchNorm | torch.jit.ScriptModule):
