@@ -9,7 +9,8 @@ import torch.nn.functional as F
 import transfuse
 from tests.backends.test_cpu_inputs import GAPS, IN_PLACE, call, integers, last
 from transfuse import Chain, Problem
-from transfuse.backends.cpu import Cpu, _program, library
+from transfuse.backends.cpu import Cpu, _alone, _program, library
+from transfuse.backends.cpu import before as rule
 from transfuse.fills import special
 from transfuse.reference import scatter
 from transfuse.stages import (
@@ -166,6 +167,18 @@ def test_weights_of_one_position_are_still_read_as_they_lie() -> None:
     assert "read as they lie" in Cpu().plan(chain, problem).note
     then = Chain(relu(), conv_transpose(2), relu())  # where weights are packed as it is
     assert len(plan(then, problem)) == 1
+
+
+def test_a_quicker_way_that_maps_would_bar_is_kept(isa: str) -> None:
+    """Such as by columns: weights that are packed in another order tell."""
+    problem = Problem.parse("n2 ci48 co4 i7x7 k3 s1 p1 fp32 cpu")
+    chain = Chain(relu(), conv_transpose(2))
+    core = library.load()
+    assert core is not None
+    alone, mapped = _alone(chain, problem), _alone(chain, problem)
+    assert rule.stored(chain, problem, alone, mapped) == ""
+    mapped.out_channels = 8  # as if weights were packed for another way
+    assert "in a quicker order" in rule.stored(chain, problem, alone, mapped)
 
 
 def copies(line: str, dtype: str) -> float:

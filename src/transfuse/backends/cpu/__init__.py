@@ -27,7 +27,7 @@ from transfuse.backends.cpu import (
 from transfuse.backends.cpu.sweeps import prepare
 from transfuse.backends.cpu.weights import pack, packed
 from transfuse.chain import Chain
-from transfuse.elements import ELEMENTS
+from transfuse.elements import BY_DTYPE, ELEMENTS
 from transfuse.plan import Choice, Plan, fused
 from transfuse.problem import Problem
 from transfuse.reverse.axes import Axis
@@ -81,16 +81,25 @@ def _refuses(chain: Chain, problem: Problem) -> str:
     chain.shapes(problem)  # what a stage refuses, no rewrite may hide
     chains = (rewritten(chain, finite) for finite in (True, False))
     reasons = (lower.refusal(each, each.shapes(problem)) for each in chains)
-    return next(filter(None, reasons), "") or before.stored(chain, problem, _alone(chain, problem))
+    if reason := next(filter(None, reasons), ""):
+        return reason
+    mapped = _alone(chain, problem)
+    mapped.before, mapped.before_count = _Steps(
+        lower.prologue(chain, chain.shapes(problem))
+    ).nowhere()
+    mapped.spatial = _three(problem.spatial, 1)
+    return before.stored(chain, problem, _alone(chain, problem), mapped)
 
 
 def _alone(chain: Chain, problem: Problem) -> library.Program:
-    """The program of a chain's convolution, on inputs that lie as its layout says."""
+    """The program of a chain's convolution, on values of a sweep in its layout."""
     core = chain.core(problem)
     program = _program(core, chain.conv.weight_scale)
     last = problem.layout == "channels_last"
     like = results.Form(core.input.dims, ELEMENTS[problem.dtype].dtype, last)
     program.input_strides = strides(like.strides)
+    computed = BY_DTYPE[ELEMENTS[problem.dtype].compute].name
+    program.input_element = library.ELEMENTS.index(computed)
     return program
 
 

@@ -21,10 +21,12 @@ COPY = 2
 """Instructions that take as long as to copy a value: it is loaded and stored."""
 
 
-def stored(chain: Chain, problem: Problem, convolution: library.Program) -> str:
+def stored(
+    chain: Chain, problem: Problem, convolution: library.Program, before: library.Program
+) -> str:
     """Why the maps before the convolution are better stored; empty where they are not.
 
-    ``convolution``: the program of ``problem`` and no other stage.
+    ``convolution``: the program of ``problem`` and no other stage; ``before``: with the prologue.
     """
     shapes = chain.shapes(problem)
     if not chain.prologue or Sweeping(Buffer(shapes[0].dims)).follow(chain.prologue) < chain.at:
@@ -37,6 +39,11 @@ def stored(chain: Chain, problem: Problem, convolution: library.Program) -> str:
     names = " and ".join(str(stage) for stage in chain.stages[:at])
     if at == chain.at and single.serves(Chain(*chain.stages[at:]), problem):
         return f"{names} is stored first: the weights of one position are read as they lie"
+    core = library.load()
+    assert core is not None
+    ways = (core.transfuse_packed_bytes(each) for each in (convolution, before))
+    if at == chain.at and len({*ways}) > 1:
+        return f"{names} is stored first: alone the convolution reads weights in a quicker order"
     times, copied = _read(chain, problem, convolution, at)
     rates = machine(problem.device)
     instruction = rates.per_instruction / rates.flops[problem.arithmetic]

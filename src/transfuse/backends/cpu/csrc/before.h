@@ -29,7 +29,6 @@ template <class F> static void each_operand(const transfuse_program& p, F f) {
 // Where values are among a tensor's: by n, c, d, h and w.
 struct At {
     int64_t axes[5];
-    bool operator==(const At& other) const { return std::equal(axes, axes + 5, other.axes); }
 };
 
 // Maps one after another, of values that were copied to rows.

@@ -45,12 +45,11 @@ template <class T> class ChannelRows {
   public:
     struct Row {
         int64_t at, place;  // in the source, and of its copy
-        At of;              // its first value
+        int64_t number;     // among all rows of the source: several may lie at one address
     };
     // A row's inputs from `first` + lo on.
     struct Copy {
-        At of = {{-1}};
-        int64_t first = 0, size = 0;
+        int64_t number = -1, first = 0, size = 0;
     };
 
     // What each thread has for itself.
@@ -188,8 +187,9 @@ template <class T> class ChannelRows {
         for (const auto& z : planes)
             for (const auto& y : lines) {
                 const int64_t place = kept ? place_of[0][size_t(z.input)] + place_of[1][size_t(y.input)] : int64_t(own.rows.size());
+                const int64_t number = ((n * p.in_channels + c) * source.inputs[0] + z.input) * source.inputs[1] + y.input;
                 own.rows.push_back({n * source.strides[0] + c * source.strides[1] + z.input * source.strides[2] +
-                                        y.input * source.strides[3], place, {{n, c, z.input, y.input, 0}}});
+                                        y.input * source.strides[3], place, number});
             }
         if (c == own.channel && same_taps(planes, *own.planes) && same_taps(lines, *own.lines)) return;
         own.channel = c, own.planes = &planes, own.lines = &lines;
@@ -226,16 +226,19 @@ template <class T> class ChannelRows {
             T* to = own.inputs.get() + row.place * room;
             Copy& copy = own.copies[size_t(row.place)];
             // One position's strip reads what is there of the one before.
-            const bool there = copy.of == row.of && copy.first <= q && q + size - 1 <= copy.first + copy.size;
+            const bool there = copy.number == row.number && copy.first <= q && q + size - 1 <= copy.first + copy.size;
             if (!there) {
                 const int64_t first = std::max<int64_t>(q + lo, 0), end = std::max(first, std::min(q + lo + size, inputs));
                 std::fill(to, to + (first - q - lo), T(0));
                 load_row(source.element, source.data, row.at + first, 1, end - first, to + (first - q - lo));
-                At at = row.of;
-                at.axes[4] = first;
-                before(to + (first - q - lo), {1, end - first}, room, at, 1, 4, own.operands.get());
+                if (before) {
+                    const int64_t *n = source.inputs, h = row.number % n[1], d = row.number / n[1] % n[0];
+                    const int64_t nc = row.number / n[1] / n[0];
+                    const At at = {{nc / p.in_channels, nc % p.in_channels, d, h, first}};
+                    before(to + (first - q - lo), {1, end - first}, room, at, 1, 4, own.operands.get());
+                }
                 std::fill(to + (end - q - lo), to + size, T(0));
-                copy = {row.of, q, size};
+                copy = {row.number, q, size};
             }
             own.found.push_back(to - lo + (q - copy.first));
         }
