@@ -23,7 +23,10 @@ SOFTMAX = Chain(conv_transpose(2), clamp(-1, 1), softmax("space"))
 
 
 def choices(chain: Chain, line: str) -> list[Choice]:
-    return list(_choices(rewritten(chain), Problem.parse(line)).values())
+    """Those of the cuts behind the convolution."""
+    better = rewritten(chain)
+    found = _choices(better, Problem.parse(line)).items()
+    return [choice for at, choice in found if at > better.at]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,7 @@ def opened(chain: Chain, problem: Problem) -> Any:
     """The program of a chain, every cut left open."""
     better = rewritten(chain)
     steps = [each.step(lambda name: 0) for _, each in lower.steps(better, better.shapes(problem))]
-    program = _program(better, problem)
+    program = _program(problem, better.conv.weight_scale)
     program.steps, program.steps_count = (library.Step * len(steps))(*steps), len(steps)
     return program
 
