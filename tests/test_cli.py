@@ -216,7 +216,7 @@ def tuned_file(tmp_path, monkeypatch):
     key = tuned_files.Key(
         "interpreter", "portable", "conv > store", "n2 ci3 co4 i8 k3 s2 p0", "fp32"
     )
-    tuned_files.put([tuned_files.Entry(key, config, 0.5, "n2 ci3 co4 i7 k3 s2 p0 fp32 cpu")])
+    tuned_files.put([tuned_files.Measured(key, config, 0.5, "n2 ci3 co4 i7 k3 s2 p0 fp32 cpu")])
     return path
 
 
@@ -293,13 +293,12 @@ def test_explain_says_which_tiles_and_why(cli, monkeypatch, tuned_file):
     plan = Triton().plan(OPERATORS[slug].bound(case), case.problem)
     lowered = lower.lowered(plan.chain, plan)
     key = tuned.key(lowered, case.problem, lowered.segments[0], "")
-    tuned_files.put([tuned_files.Entry(key, tuned_files.encoded(config), 1.0, "")])
+    tuned_files.put([tuned_files.Measured(key, tuned_files.encoded(config), 1.0, "")])
     (row,) = json.loads(cli(*words)[1])["tiles"]
     tiles = "rows 1x1x1x64 channels 64 depth 32 warps 4 stages 3 split 1"
     assert row["tiles"] == f"portable: {tiles} ({tuned_file})"
-    tuned_files.put(
-        [tuned_files.Entry(key, tuned_files.encoded(replace(config, stages=6, depth=64)), 1.0, "")]
-    )
+    deeper = tuned_files.encoded(replace(config, stages=6, depth=64))
+    tuned_files.put([tuned_files.Measured(key, deeper, 1.0, "")])
     assert "does not fit: 64 channels of 4 bytes" in " ".join(cli(*words[:-1])[1].split())
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from transfuse.backends import legs
 from transfuse.backends.base import Backend, Executable, Kernels, Part, Run, Scatter, Verdict
 from transfuse.backends.cpu import (
-    before,
     library,
     lower,
     results,
@@ -81,12 +80,14 @@ def _refuses(chain: Chain, problem: Problem) -> str:
     chain.shapes(problem)  # what a stage refuses, no rewrite may hide
     chains = (rewritten(chain, finite) for finite in (True, False))
     reasons = (lower.refusal(each, each.shapes(problem)) for each in chains)
-    if reason := next(filter(None, reasons), ""):
+    reason = next(filter(None, reasons), "")
+    if reason or not chain.prologue:
         return reason
+    from transfuse.backends.cpu import before  # an import of the package leaves it alone
+
     mapped = _alone(chain, problem)
-    mapped.before, mapped.before_count = _Steps(
-        lower.prologue(chain, chain.shapes(problem))
-    ).nowhere()
+    steps = _Steps(lower.prologue(chain, chain.shapes(problem)))
+    mapped.before, mapped.before_count = steps.nowhere()
     mapped.spatial = _three(problem.spatial, 1)
     return before.stored(chain, problem, _alone(chain, problem), mapped)
 
