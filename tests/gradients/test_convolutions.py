@@ -189,16 +189,25 @@ def test_no_samples_and_nothing_wanted() -> None:
         assert bool(found["b"].any()) == bool(problem.batch)
 
 
-@pytest.mark.parametrize("line", ["n1 ci2 co6 i6x7 k3 s2 g2", "n1 ci4 co4 i3x6x4 k2 s1 g2"])
-def test_one_sample_whose_stride_is_another(line: str) -> None:
-    """What is reshaped may have any stride along an axis of one: torch reads it nevertheless."""
+@pytest.mark.parametrize(
+    "line", ["n1 ci2 co6 i6x7 k3 s2 g2", "n1 ci2 co4 i3x1 k1x2 s1x2", "n1 ci4 co4 i3x6x4 k2 s1 g2"]
+)
+@pytest.mark.parametrize("apart", [1, 2, 1000])
+def test_axes_of_one_have_any_stride(line: str, apart: int) -> None:
+    """Such as what is reshaped: torch reads it nevertheless."""
     problem = Problem.parse(line + " fp64 channels_last")
     chain = Chain(s.conv_transpose(problem.rank))
     x, weight, _ = integers(chain, problem, 1)
-    dims = chain.result(problem)
-    last = torch.randint(-3, 4, (*dims[2:], dims[1])).double().movedim(-1, 0).unsqueeze(0)
-    for stride in (1, dims[1], last.numel()):
-        grad = last.as_strided(dims, (stride, *last.stride()[1:]))
-        got = gradients(chain, problem, grad, x, weight, {}, ["input", "weight"])
-        for name, each in by_autograd(chain, problem, last.contiguous(), x, weight, {}).items():
-            assert torch.equal(got[name], each), (name, stride)
+    grad = torch.randint(-3, 4, chain.result(problem)).double()
+    exact = by_autograd(chain, problem, grad, x.contiguous(), weight, {})
+    last = [channels_last(each, apart) for each in (grad, x, weight)]
+    got = gradients(chain, problem, *last, {}, ["input", "weight"])
+    for name, each in exact.items():
+        assert torch.equal(got[name], each), name
+
+
+def channels_last(tensor: torch.Tensor, apart: int) -> torch.Tensor:
+    """The tensor with channels innermost, and a stride of ``apart`` along axes of one."""
+    found = tensor.movedim(1, -1).contiguous().movedim(-1, 1)
+    strides = zip(tensor.shape, found.stride(), strict=True)
+    return found.as_strided(tensor.shape, [apart if n == 1 else stride for n, stride in strides])

@@ -17,7 +17,7 @@ from torch import Tensor
 from transfuse import plain
 from transfuse.backends.base import Backend, Executable
 from transfuse.backends.memory import INPUT as READ
-from transfuse.backends.memory import memory_format, touched, whole
+from transfuse.backends.memory import laid, memory_format, touched, whole
 from transfuse.backends.schedule import Schedule, alive
 from transfuse.chain import Chain
 from transfuse.elements import BY_DTYPE, ELEMENTS
@@ -232,9 +232,8 @@ class Backward:
         self, g: Tensor, source: Tensor, weight: Tensor
     ) -> tuple[Tensor | None, Tensor | None]:
         scale = self.chain.conv.weight_scale
-        form = memory_format(g.shape, self.torch_last)
         tensors = (each.to(self.source) for each in (g, source, weight))
-        g, source, weight = (each.contiguous(memory_format=form) for each in tensors)
+        g, source, weight = (laid(each, self.torch_last) for each in tensors)
         weight = weight if scale == 1 else weight * scale
         wanted = self.by_source and self.own is None, self.by_weight
         dx = None

@@ -126,3 +126,18 @@ def memory_format(dims: Sequence[int], last: bool) -> torch.memory_format:
     """Channels innermost where ``last`` and torch has a name for it."""
     known = {4: torch.channels_last, 5: torch.channels_last_3d}
     return known.get(len(dims) if last else 0, torch.contiguous_format)
+
+
+def laid(tensor: Tensor, last: bool) -> Tensor:
+    """The tensor in torch's form of memory, with the very strides that it has there.
+
+    Along an axis of one any stride is as good, and ``contiguous`` leaves what there is, as after
+    ``reshape``. Torch 2.13 reads it nevertheless in convolutions of float64: gradients by weights
+    are wrong then, or it raises.
+    """
+    form = memory_format(tensor.shape, last)
+    dense = tensor.contiguous(memory_format=form)
+    if 1 not in dense.shape:
+        return dense
+    like = torch.empty(dense.shape, dtype=dense.dtype, device="meta", memory_format=form)
+    return dense.as_strided(dense.shape, like.stride())

@@ -30,7 +30,6 @@ def backward(
         padding = [max(0, min(a.padding, a.padding - a.output_padding)) for a in problem.axes]
         for dim, (axis, taken) in enumerate(zip(problem.axes, padding, strict=True), 2):
             g = _covering(g, dim, axis.padding - taken, axis.grid - 2 * taken)
-    g, x, weight = map(_first_strides_told, (g, x, weight))
     none = (0,) * problem.rank
     options = (problem.stride, padding, problem.dilation, False, none, problem.groups)
     # oneDNN multiplies the zeros around its input by the weights; float64 does not go through it.
@@ -45,17 +44,6 @@ def backward(
         only = (False, True, False)
         dw = torch.ops.aten.convolution_backward(x, g, weight, None, *options, only)[1].to(dtype)
     return dx, dw
-
-
-def _first_strides_told(dense: Tensor) -> Tensor:
-    """The tensor with the stride of its first axis as more samples would have it.
-
-    Where there is one it may be any number, as after ``reshape``; torch 2.13 reads it all the same
-    for float64 in channels_last with groups, and the gradient by the weight is wrong.
-    """
-    if dense.shape[0] != 1:
-        return dense
-    return dense.as_strided(dense.shape, (dense.numel(), *dense.stride()[1:]))
 
 
 def turned(problem: Problem) -> Problem | None:
