@@ -298,8 +298,10 @@ int transfuse_sweep_run(const transfuse_sweep* sweep, int32_t threads) {
     frame.put(threads);
     put_code(frame, s.before);
     put_code(frame, s.after);
-    int64_t inner[TF_AXES];
+    int64_t inner[TF_AXES], results[TF_AXES];
     std::copy(s.sizes, s.sizes + TF_AXES, inner);
+    std::copy(s.sizes, s.sizes + TF_AXES, results);
+    if (s.kind == TF_FOLD && s.joined > 1) results[s.kept - 1] /= s.joined;
     if (s.kind == TF_SLIDE) std::copy(s.inputs, s.inputs + 3, inner + 2);
     Regions regions;
     std::vector<const transfuse_view*> views;
@@ -307,9 +309,9 @@ int transfuse_sweep_run(const transfuse_sweep* sweep, int32_t threads) {
         regions.add(view.data, span(view.element, sizes, view.strides, axes));
         views.push_back(&view);
     };
-    for (const transfuse_view& each : s.outs) add(each, s.sizes, s.kept);
+    for (const transfuse_view& each : s.outs) add(each, results, s.kept);
     for (int32_t i = 0; i < s.values_count; i++) add(s.values[i], inner, s.kept + s.folded);
-    for (int32_t i = 0; i < s.others_count; i++) add(s.others[i], s.sizes, s.kept);
+    for (int32_t i = 0; i < s.others_count; i++) add(s.others[i], results, s.kept);
     regions.put(frame);
     for (const transfuse_view* each : views) {
         frame.put(*each);
