@@ -26,8 +26,8 @@ from transfuse.reference import evaluate, reference
 SAFETY = 4.0
 """Slack over the probabilistic bound: it holds for each element, and the worst one is compared."""
 LEAST_MOVED = 8
-"""Values whose movement is looked at, in several moves where one has fewer: by chance a single
-value stays where it is."""
+"""A result of fewer values than this is moved several times: one value alone may by chance stay
+in its place, and would leave no budget."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,10 @@ def moved(near: Tensor, exact: Tensor) -> float:
 
 
 def farthest(near: Callable[[], Sequence[Tensor]], exact: Sequence[Tensor]) -> list[float]:
-    """The same of each tensor, of as many moves as it takes; ``near`` makes another each time."""
+    """By how much the farthest value of each tensor goes; ``near`` moves them anew at each call.
+
+    It is called as often as it takes for the smallest tensor to show ``LEAST_MOVED`` movements.
+    """
     fewest = min((each.numel() for each in exact if each.numel()), default=LEAST_MOVED)
     moves = [near() for _ in range(-(-LEAST_MOVED // fewest))]
     return [

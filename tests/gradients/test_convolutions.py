@@ -194,7 +194,7 @@ def test_no_samples_and_nothing_wanted() -> None:
 )
 @pytest.mark.parametrize("apart", [1, 2, 1000])
 def test_axes_of_one_have_any_stride(line: str, apart: int) -> None:
-    """Such as what is reshaped: torch reads it nevertheless."""
+    """As after ``reshape``. Gradients do not depend on it, though torch's convolution reads it."""
     problem = Problem.parse(line + " fp64 channels_last")
     chain = Chain(s.conv_transpose(problem.rank))
     x, weight, _ = integers(chain, problem, 1)
