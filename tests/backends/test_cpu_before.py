@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import transfuse
 from tests.backends.test_cpu_inputs import GAPS, IN_PLACE, call, integers, last
 from transfuse import Chain, Problem
-from transfuse.backends.cpu import Cpu, _alone, _program, library
+from transfuse.backends.cpu import Cpu, library, programs
 from transfuse.backends.cpu import before as rule
 from transfuse.fills import special
 from transfuse.reference import scatter
@@ -169,16 +169,21 @@ def test_weights_of_one_position_are_still_read_as_they_lie() -> None:
     assert len(plan(then, problem)) == 1
 
 
-def test_a_quicker_way_that_maps_would_bar_is_kept(isa: str) -> None:
+def test_a_quicker_way_that_maps_would_bar_is_kept(
+    isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Such as by columns: weights that are packed in another order tell."""
     problem = Problem.parse("n2 ci48 co4 i7x7 k3 s1 p1 fp32 cpu")
     chain = Chain(relu(), conv_transpose(2))
     core = library.load()
     assert core is not None
-    alone, mapped = _alone(chain, problem), _alone(chain, problem)
-    assert rule.stored(chain, problem, alone, mapped) == ""
+    alone, mapped = rule._alone(chain, problem), rule._alone(chain, problem)
+    monkeypatch.setattr(rule, "_mapped", lambda chain, problem: mapped)
+    assert not rule.slower_order(core, alone, mapped)
+    assert rule.stored(chain, problem) == ""
     mapped.out_channels = 8  # as if weights were packed for another way
-    assert "in a quicker order" in rule.stored(chain, problem, alone, mapped)
+    assert rule.slower_order(core, alone, mapped)
+    assert "in a quicker order" in rule.stored(chain, problem)
 
 
 def copies(line: str, dtype: str) -> float:
@@ -186,7 +191,7 @@ def copies(line: str, dtype: str) -> float:
     assert core is not None
     found = library.Times()
     problem = Problem.parse(f"{line} {dtype} cpu")
-    library.check(core, core.transfuse_copies(_program(problem, 1.0), found))
+    library.check(core, core.transfuse_copies(programs.convolution(problem, 1.0), found))
     return found[0]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from tests.backends.test_cpu_short_rows import definition, integers
 from transfuse import conv_transpose
-from transfuse.backends.cpu import _Core
+from transfuse.backends.cpu.executables import Core
 from transfuse.chain import Chain
 from transfuse.problem import Problem
 from transfuse.stages import Stage, add, max_pool, relu, sigmoid, softmax
@@ -28,7 +28,7 @@ LINES = (
 
 def by_columns(core: ctypes.CDLL, line: str) -> bool:
     problem = Problem.parse(line)
-    program = _Core(Chain(convolution(problem.rank)), problem).ready._program
+    program = Core(Chain(convolution(problem.rank)), problem).ready._program
     size = 8 if problem.dtype == "fp64" else 4
     elements = core.transfuse_packed_bytes(ctypes.byref(program)) // size
     return bool(elements % problem.in_channels == EXTRA)

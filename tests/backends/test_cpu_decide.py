@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from transfuse import fills
-from transfuse.backends.cpu import Cpu, _choices, _fused, _program, library, lower
+from transfuse.backends.cpu import Cpu, decided, library, lower, programs
 from transfuse.chain import Chain
 from transfuse.plan import Choice, machine
 from transfuse.problem import DTYPES, Problem
@@ -25,7 +25,7 @@ SOFTMAX = Chain(conv_transpose(2), clamp(-1, 1), softmax("space"))
 def choices(chain: Chain, line: str) -> list[Choice]:
     """Those of the cuts behind the convolution."""
     better = rewritten(chain)
-    found = _choices(better, Problem.parse(line)).items()
+    found = decided.choices(better, Problem.parse(line)).items()
     return [choice for at, choice in found if at > better.at]
 
 
@@ -42,7 +42,7 @@ def choices(chain: Chain, line: str) -> list[Choice]:
 def test_choices(chain: Chain, line: str, found: list[Choice]) -> None:
     assert choices(chain, line) == found
     # The plan, which is what explain prints, says the same.
-    plan = _fused(chain, Problem.parse(line))
+    plan = decided.fused(chain, Problem.parse(line))
     assert len(plan.recomputed) == found.count(AGAIN)
     assert len(plan.resident) == found.count(HOLD)
 
@@ -78,19 +78,18 @@ def opened(chain: Chain, problem: Problem) -> Any:
     """The program of a chain, every cut left open."""
     better = rewritten(chain)
     steps = [each.step(lambda name: 0) for _, each in lower.steps(better, better.shapes(problem))]
-    program = _program(problem, better.conv.weight_scale)
+    program = programs.convolution(problem, better.conv.weight_scale)
     program.steps, program.steps_count = (library.Step * len(steps))(*steps), len(steps)
     return program
 
 
 def run(chain: Chain, problem: Problem, x: Any, weight: Any, out: Any) -> int:
     """The steps of a chain without tensors, every cut left open."""
-    from transfuse.backends.cpu import strides
     from transfuse.backends.cpu.weights import pack
 
     program = opened(chain, problem)
-    program.input, program.input_strides = x.data_ptr(), strides(x.stride())
-    program.output, program.output_strides = out.data_ptr(), strides(out.stride())
+    program.input, program.input_strides = x.data_ptr(), programs.strides(x.stride())
+    program.output, program.output_strides = out.data_ptr(), programs.strides(out.stride())
     kept = pack(core, program, weight, 1)
     program.weights = kept.data_ptr()
     return int(core.transfuse_run(program, 2))

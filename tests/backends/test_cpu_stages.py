@@ -22,7 +22,7 @@ from transfuse import fills
 from transfuse.accuracy import Oracle, longest_sum, terms
 from transfuse.backends import cpu
 from transfuse.backends.base import prepared
-from transfuse.backends.cpu import lower
+from transfuse.backends.cpu import decided, lower
 from transfuse.backends.eager import Eager
 from transfuse.chain import Chain
 from transfuse.dispatch import choose
@@ -393,7 +393,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return found
 
     if wanted is not None:
-        monkeypatch.setattr(cpu, "_choices", choices)
+        monkeypatch.setattr(decided, "choices", choices)
     forget()
     yield request.param
     forget()

@@ -6,12 +6,14 @@ way to memory; what comes back from there was just written. For an input of one 
 read as they lie (``single.py``), if nothing stands before them.
 """
 
+import ctypes
 from itertools import takewhile
 from math import prod
 
-from transfuse.backends.cpu import library, lower, single
+from transfuse.backends.cpu import library, lower, results, single
+from transfuse.backends.cpu.programs import Steps, convolution, strides, three
 from transfuse.chain import Chain
-from transfuse.elements import ELEMENTS
+from transfuse.elements import BY_DTYPE, ELEMENTS
 from transfuse.plan import machine
 from transfuse.problem import Problem
 from transfuse.stages.actions import Pool
@@ -21,13 +23,8 @@ COPY = 2
 """Instructions that take as long as to copy a value: it is loaded and stored."""
 
 
-def stored(
-    chain: Chain, problem: Problem, convolution: library.Program, before: library.Program
-) -> str:
-    """Why the maps before the convolution are better stored; empty where they are not.
-
-    ``convolution``: the program of ``problem`` and no other stage; ``before``: with the prologue.
-    """
+def stored(chain: Chain, problem: Problem) -> str:
+    """Why the maps before the convolution are better stored; empty where they are not."""
     shapes = chain.shapes(problem)
     if not chain.prologue or Sweeping(Buffer(shapes[0].dims)).follow(chain.prologue) < chain.at:
         return ""
@@ -41,10 +38,9 @@ def stored(
         return f"{names} is stored first: the weights of one position are read as they lie"
     core = library.load()
     assert core is not None
-    ways = (core.transfuse_packed_bytes(each) for each in (convolution, before))
-    if at == chain.at and len({*ways}) > 1:
+    if at == chain.at and slower_order(core, _alone(chain, problem), _mapped(chain, problem)):
         return f"{names} is stored first: alone the convolution reads weights in a quicker order"
-    times, copied = _read(chain, problem, convolution, at)
+    times, copied = _read(chain, problem, at)
     rates = machine(problem.device)
     instruction = rates.per_instruction / rates.flops[problem.arithmetic]
     special = sum(code.special for code in maps)
@@ -56,9 +52,34 @@ def stored(
     return f"{names} is stored first, which takes less time than to compute it {times:.1f} times"
 
 
-def _read(
-    chain: Chain, problem: Problem, convolution: library.Program, at: int
-) -> tuple[float, float]:
+def slower_order(core: ctypes.CDLL, alone: library.Program, mapped: library.Program) -> bool:
+    """Whether a convolution alone reads its weights in an order that maps before it would bar."""
+    ways = (core.transfuse_packed_bytes(each) for each in (alone, mapped))
+    return len({*ways}) > 1
+
+
+def _alone(chain: Chain, problem: Problem) -> library.Program:
+    """The program of a chain's convolution, on values of a sweep in its layout."""
+    core = chain.core(problem)
+    program = convolution(core, chain.conv.weight_scale)
+    last = problem.layout == "channels_last"
+    like = results.Form(core.input.dims, ELEMENTS[problem.dtype].dtype, last)
+    program.input_strides = strides(like.strides)
+    computed = BY_DTYPE[ELEMENTS[problem.dtype].compute].name
+    program.input_element = library.ELEMENTS.index(computed)
+    return program
+
+
+def _mapped(chain: Chain, problem: Problem) -> library.Program:
+    """The same with the prologue, on the problem's own input."""
+    program = _alone(chain, problem)
+    steps = Steps(lower.prologue(chain, chain.shapes(problem)))
+    program.before, program.before_count = steps.nowhere()
+    program.spatial = three(problem.spatial, 1)
+    return program
+
+
+def _read(chain: Chain, problem: Problem, at: int) -> tuple[float, float]:
     """How often stage ``at``, a pool or the convolution, copies each value, on the average; and
     how often it would if no map stood before it."""
     shape = chain.shapes(problem)[at]
@@ -69,5 +90,5 @@ def _read(
     core = library.load()
     assert core is not None
     found = library.Times()
-    library.check(core, core.transfuse_copies(convolution, found))
+    library.check(core, core.transfuse_copies(_alone(chain, problem), found))
     return found[0], found[1]
