@@ -8,7 +8,7 @@ import torch
 
 from transfuse import draws, fills
 from transfuse.accuracy import Oracle
-from transfuse.backends.cpu import Cpu, _route
+from transfuse.backends.cpu import Cpu
 from transfuse.chain import Chain
 from transfuse.problem import DTYPES, Problem
 
@@ -35,7 +35,7 @@ def drawn(part: int) -> Iterator[tuple[int, Chain, Problem]]:
 def served_and_right(seed: int, chain: Chain, problem: Problem) -> None:
     where = f"seed {seed}\n  {problem}\n  {chain}"
     assert Cpu().verdict(chain, problem).ok, where
-    assert not _route(chain, problem).rest, where
+    assert not Cpu().route(chain, problem).rest, where
     x, weight, operands = fills.real(chain, problem, seed)
     if problem.layout == "channels_last":
         x = x.contiguous(memory_format=FORMATS[problem.rank])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import transfuse
 from transfuse import stages as s
-from transfuse.backends.cpu import Cpu, _route
+from transfuse.backends.cpu import Cpu
 from transfuse.chain import Chain
 from transfuse.problem import Problem
 from transfuse.stages import Env, Kind, Stage
@@ -62,7 +62,7 @@ def test_torch_takes_over_from_a_stage_that_it_alone_has() -> None:
     chain = Chain(s.conv_transpose(2), *then)
     found = transfuse.explain(transfuse.conv_transpose, X, W, then=then, device="cpu")
     assert "from flip on torch runs it" in str(found).replace("\n", " ")
-    assert _route(chain, PROBLEM).rest == then[1:]
+    assert Cpu().route(chain, PROBLEM).rest == then[1:]
     y = transfuse.conv_transpose(X, W, then=then, backend="cpu")
     right = F.conv_transpose2d(X, W).softmax(2).flip(1).relu()
     torch.testing.assert_close(y, right)

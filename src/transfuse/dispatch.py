@@ -16,7 +16,7 @@ from transfuse.problem import Problem
 
 
 @dataclass(frozen=True)
-class Choice:
+class Chosen:
     """The backend that runs a call, what each one answered, and those passed over on the way.
 
     Where a backend is asked for by name, the others are not asked, and none is passed over.
@@ -42,7 +42,7 @@ def choose(
     return choice.backend
 
 
-def decide(chain: Chain, problem: Problem, name: str | None = None, torch_only: str = "") -> Choice:
+def decide(chain: Chain, problem: Problem, name: str | None = None, torch_only: str = "") -> Chosen:
     """The backend for this call as ``choose`` gives it, and what every backend answered."""
     wanted = name or settings.read().backend
     if wanted:
@@ -58,7 +58,7 @@ def decide(chain: Chain, problem: Problem, name: str | None = None, torch_only: 
     )
     for at, (backend, verdict) in enumerate(verdicts):
         if verdict.ok and (wanted or not verdict.yields):
-            return Choice(backend, verdicts, passed=() if wanted else verdicts[:at])
+            return Chosen(backend, verdicts, passed=() if wanted else verdicts[:at])
     others = [e.name for e in BACKENDS if _verdict(e, chain, problem, torch_only).ok]
     refusals = [(e.name, str(verdict)) for e, verdict in verdicts if wanted in (None, e.name)]
     raise UnsupportedError(_refused(chain, problem, refusals, others))
@@ -106,7 +106,7 @@ def reached(call: Callable[[], object]) -> Reached:
     raise RuntimeError("the call did not come to choose a backend")
 
 
-def _tell(chain: Chain, problem: Problem, choice: Choice) -> None:
+def _tell(chain: Chain, problem: Problem, choice: Chosen) -> None:
     """Log, once for each reason, which backends on their own device were passed over.
 
     A warning where one cannot serve, information where it yields to a faster one. A backend for

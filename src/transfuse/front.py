@@ -28,7 +28,7 @@ from transfuse.errors import Declined
 from transfuse.padding import Padding
 from transfuse.problem import Problem
 from transfuse.recorded import Learned, Recorded
-from transfuse.remembered import Checked, Given, Recent, exactly, facts, keep
+from transfuse.remembered import CallOptions, Checked, Recent, exactly, facts, keep
 from transfuse.stages import Number
 from transfuse.tensors import (
     WHOLE,
@@ -212,7 +212,7 @@ def _compute(
     out: Tensor | None,
     backend: str | None,
     kernel: str = "weight",
-    known: tuple[Given, Mapping[str, Number] | None, object] | None = None,
+    known: tuple[CallOptions, Mapping[str, Number] | None, object] | None = None,
     inside: bool = False,
 ) -> Tensor:
     """``known``: the call's arguments, and by what to remember it.

@@ -19,7 +19,7 @@ from transfuse.elements import float32_on_cuda
 from transfuse.problem import Problem
 from transfuse.stages import Number
 
-Given = tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]
+CallOptions = tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any]
 """Chain, stride, padding, output_padding, dilation, groups, output_size, backend, precision."""
 Guard = Callable[..., bool]
 """Compares type, dispatch keys, dtype, device, shape, strides and requires_grad of each tensor with
@@ -67,7 +67,7 @@ class Checked:
 
     def repeatable(
         self,
-        given: Given,
+        given: CallOptions,
         scalars: Mapping[str, Number] | None,
         tensors: Sequence[Tensor],
         operands: Mapping[str, Tensor],
@@ -97,7 +97,7 @@ class Recent(Checked):
     pass ``guard``. The rest is what the choice of a backend depends on beside these.
     """
 
-    given: Given = (None,) * 9
+    given: CallOptions = (None,) * 9
     scalars: tuple[object, ...] = ()
     names: tuple[str, ...] = ()
     guard: Guard = bool

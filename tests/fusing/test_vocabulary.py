@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from tests.fusing.captured import close, gradients, never_unfused
 from transfuse.fusing import vocabulary
 from transfuse.fusing.rewriting import fuse_graph
-from transfuse.fusing.vocabulary import FUNCTIONS, METHODS, Beside, Nothing, Whole
+from transfuse.fusing.vocabulary import FUNCTIONS, METHODS, Beside, Nothing, OneStage
 
 N, C, L = 2, 4, 6
 """Samples, channels and positions along each axis of what comes out of the convolution."""
@@ -88,7 +88,7 @@ def graph_of(op: str, target: Any, row: vocabulary.Row) -> tuple[fx.Graph, int]:
     if target is F.softmax or target is F.log_softmax:
         given = (y, 1, 3)
     z = graph.create_node(op, target, given)
-    if isinstance(row, Whole) and row.pair:
+    if isinstance(row, OneStage) and row.pair:
         z = graph.call_function(operator.getitem, (z, 0))
     if isinstance(row, vocabulary.Pointwise) and row.condition:
         z = graph.call_function(torch.where, (z, y, graph.call_function(torch.mul, (y, 0.5))))
@@ -154,7 +154,7 @@ def test_the_forms_are_many() -> None:
     names = {name_of(op, target) for op, target, _ in FORMS}
     assert {"torch.relu", "Tensor.relu_", "torch.nn.functional.relu", "_operator.iadd"} <= names
     kinds = {type(row) for _, _, row in FORMS}
-    assert kinds == {vocabulary.Pointwise, Whole, Beside, Nothing}
+    assert kinds == {vocabulary.Pointwise, OneStage, Beside, Nothing}
     assert len(FORMS) > 280
 
 

@@ -7,7 +7,7 @@ import torch
 
 from transfuse import draws, fills
 from transfuse.accuracy import Oracle
-from transfuse.backends.triton import Triton, _route
+from transfuse.backends.triton import Triton
 from transfuse.tensors import describe
 
 KINDS = ("fp32", "tf32", "fp16", "bf16", "fp64")
@@ -22,7 +22,7 @@ def test_drawn_chains(seed: int) -> None:
     precision = "tf32" if kind == "tf32" else "ieee"
     problem = replace(problem, device=describe(x)["device"], precision=precision)
     assert Triton().verdict(chain, problem).ok
-    assert not _route(chain, problem).rest
+    assert not Triton().route(chain, problem).rest
     y = Triton().run(chain, problem, x, weight, operands)
     again = Triton().run(chain, problem, x, weight, operands)
     accuracy = Oracle(chain, problem, x, weight, operands, Triton().ulp(problem)).judge(y)

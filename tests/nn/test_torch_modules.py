@@ -11,7 +11,7 @@ from torch.nn import Module
 from tests.nn.beside import near, stepped
 from transfuse.nn import FusedConvTranspose2d
 from transfuse.nn.fused import FUSED
-from transfuse.nn.torch_modules import MAKERS, RANKS, ROWS
+from transfuse.nn.torch_modules import MAKERS, RANKS, READERS
 
 CHANNELS = 8
 ROWS_TRIED: list[Callable[[], Module]] = [
@@ -174,5 +174,5 @@ def test_a_module_of_another_number_of_axes_is_refused() -> None:
 
 
 def test_the_table_is_read_by_class_alone() -> None:
-    assert Louder not in ROWS
-    assert ROWS[nn.ReLU] is ROWS[nn.ReLU]
+    assert Louder not in READERS
+    assert READERS[nn.ReLU] is READERS[nn.ReLU]

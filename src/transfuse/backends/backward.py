@@ -27,7 +27,7 @@ from transfuse.plan import Pass, Plan, machine
 from transfuse.problem import Problem, on_cuda
 from transfuse.reverse import convolution, winners
 from transfuse.reverse.reversal import Reversal, Slope
-from transfuse.reverse.steps import CONSTANTS, Step, Task, same
+from transfuse.reverse.steps import CONSTANTS, Step, TensorStep, same
 from transfuse.reverse.tape import Tape
 from transfuse.reverse.winners import Winners
 from transfuse.stages import ConvTranspose, Stage
@@ -169,7 +169,7 @@ class Backward:
 
         for step in steps:
             written, reads = ({id(b): b for b in side}.values() for side in touched(step))
-            flops = step.flops if isinstance(step, Task) else 0
+            flops = step.flops if isinstance(step, TensorStep) else 0
             yield Pass(step.does, flops, sum(map(size, reads)), sum(map(size, written)))
 
     def plan(self) -> Plan:
@@ -215,7 +215,7 @@ class Backward:
         return each * (self.by_source + self.by_weight)
 
     def _note(self) -> str:
-        again = any(isinstance(step, Task) and step.again for step in self.after.steps)
+        again = any(isinstance(step, TensorStep) and step.again for step in self.after.steps)
         notes = ["the convolution's output is computed again, not kept"] if again else []
         if self.told:
             notes.append("the result tells the derivative, so that nothing is computed again")
@@ -223,7 +223,7 @@ class Backward:
             values = prod(self.dims[self.chain.at + 1])
             notes.append(f"behind max windows {self.winners.count} of {values} have a gradient")
         parts = (part for part in (self.after, self.before) if part)
-        tasks = (step for part in parts for step in part.steps if isinstance(step, Task))
+        tasks = (step for part in parts for step in part.steps if isinstance(step, TensorStep))
         torchs = [each.does for each in tasks if not each.flops and each.does != CONSTANTS]
         notes += ["torch runs what has no kernel here: " + "; ".join(torchs)] if torchs else []
         return "; ".join(notes)
@@ -262,7 +262,7 @@ class Backward:
             found[BY_KERNEL] = empty(weight.shape, self.source, False, x.device)
         return found
 
-    def _scattering(self, found: Winners, g: Seen, convolved: Buffer) -> Task:
+    def _scattering(self, found: Winners, g: Seen, convolved: Buffer) -> TensorStep:
         """The gradients of the convolution from the winners alone."""
         scatter, bias = self.kernels.scatter(self.inner, found.windows), self.chain.conv.bias
         assert scatter is not None
@@ -289,7 +289,7 @@ class Backward:
         asked = " and ".join(["input"] * self.by_source + ["weight"] * self.by_weight)
         does = f"gradient by {asked} · first of each window alone"
         flops = found.again + self._scattered()
-        return Task(does, tuple(Seen(out, same) for out in outs), seen, run, flops)
+        return TensorStep(does, tuple(Seen(out, same) for out in outs), seen, run, flops)
 
     def _own(self, backend: Backend) -> Executable | None:
         """The gradient by the convolution's input by the backend's own kernel, where that is one
@@ -368,7 +368,7 @@ class Backward:
 
     def _convolving(
         self, backend: Backend, chain: Chain, into: Buffer, more: Sequence[str]
-    ) -> Task:
+    ) -> TensorStep:
         """The convolution again, with the stages behind it and the tensors that these read."""
         core = backend.prepare(chain, self.inner)
         bias = [self.chain.conv.bias] if isinstance(self.chain.conv.bias, str) else []
@@ -382,9 +382,9 @@ class Backward:
         reads += [(name, Buffer((), given=name)) for name in operands]
         seen = tuple((name, Seen(each, same)) for name, each in reads)
         does = " · ".join(map(str, chain.stages))
-        return Task(does, (Seen(into, same),), seen, run, self.inner.flops(), again=True)
+        return TensorStep(does, (Seen(into, same),), seen, run, self.inner.flops(), again=True)
 
-    def _with_slope(self, backend: Backend, slope: Slope, convolved: Buffer) -> Task | None:
+    def _with_slope(self, backend: Backend, slope: Slope, convolved: Buffer) -> TensorStep | None:
         """The gradient by the convolution's output as its own epilogue, where that is all there is.
 
         So it is for chains of element stages: what they read are operands and the gradient.

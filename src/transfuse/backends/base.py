@@ -12,7 +12,7 @@ from torch import Tensor
 from transfuse.chain import Chain
 from transfuse.plan import Plan
 from transfuse.problem import Problem
-from transfuse.reverse.axes import Axis
+from transfuse.reverse.axes import AxisWindows
 from transfuse.sweeps import Sweep
 
 
@@ -131,7 +131,7 @@ class Kernels(Protocol):
         by another slot."""
         ...
 
-    def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
+    def scatter(self, problem: Problem, windows: Sequence[AxisWindows]) -> Scatter | None:
         """The gradients of a convolution whose output these windows see; None: it has no kernel."""
         ...
 

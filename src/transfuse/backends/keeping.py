@@ -27,7 +27,7 @@ from transfuse.sweeping import Buffer, Seen
 
 
 @dataclass(frozen=True)
-class Form:
+class KeptTensor:
     """A tensor that is kept; ``last``: channels innermost."""
 
     dims: tuple[int, ...]
@@ -73,11 +73,12 @@ class Keeping:
         self.steps = alive(steps, [result, *held, *moved])
         between = again.kernels.between(problem)
         self.rooms = {
-            i: Form(made[i].dims, between, again.last and not made[i].statistic) for i in filled
+            i: KeptTensor(made[i].dims, between, again.last and not made[i].statistic)
+            for i in filled
         }
         self.forms = [self.rooms[i] for i in self.kept]
         if again.head:
-            read = Form(again.dims[again.chain.at], again.source, again.last)
+            read = KeptTensor(again.dims[again.chain.at], again.source, again.last)
             self.forms.insert(0, read)
         self.schedule = Schedule(self.steps, again.kernels, between, again.last)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from transfuse.backends.base import Kernels, Run
 from transfuse.backends.memory import Memory, touched, whole
-from transfuse.reverse.steps import Step, Task
+from transfuse.reverse.steps import Step, TensorStep
 from transfuse.sweeping import Buffer
 from transfuse.sweeps import Sweep, View, views
 
@@ -66,9 +66,9 @@ class Schedule:
         runs: list[Run] = []
         waiting: list[Sweep] = []
         for step in self.steps:
-            if isinstance(step, Task):
+            if isinstance(step, TensorStep):
                 runs += self.kernels.sweeps(waiting, device)
-                runs.append(self._task(step, memory))
+                runs.append(self._on_tensors(step, memory))
                 waiting = []
                 continue
             sweep = memory.sweep(step)
@@ -80,9 +80,9 @@ class Schedule:
         return _Settled(tuple(runs), tuple(memory.places), memory.size)
 
     @staticmethod
-    def _task(task: Task, memory: Memory) -> Run:
-        outs = [memory.view(seen) for seen in task.writes]
-        reads = [(name, seen.buffer, memory.view(seen)) for name, seen in task.reads]
+    def _on_tensors(step: TensorStep, memory: Memory) -> Run:
+        outs = [memory.view(seen) for seen in step.writes]
+        reads = [(name, seen.buffer, memory.view(seen)) for name, seen in step.reads]
 
         def run(slots: Sequence[Tensor]) -> None:
             values = {
@@ -90,7 +90,7 @@ class Schedule:
                 name: slots[view.slot] if buffer.foreign and not buffer.dims else _at(view, slots)
                 for name, buffer, view in reads
             }
-            task.run([_at(view, slots) for view in outs], values)
+            step.run([_at(view, slots) for view in outs], values)
 
         return run
 

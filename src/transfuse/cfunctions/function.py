@@ -12,7 +12,7 @@ from typing import Any
 
 from transfuse.backends.cpu import lower
 from transfuse.backends.cpu.bytecode import PRIMITIVES, Code
-from transfuse.backends.cpu.lower import Instruction
+from transfuse.backends.cpu.lower import CoreStep
 from transfuse.cfunctions.ways import cases, picked, ways
 from transfuse.chain import Chain
 from transfuse.errors import DocumentError
@@ -22,8 +22,7 @@ from transfuse.problem import AXES, Shape
 from transfuse.problems import Parameter
 from transfuse.rewrite import rewritten
 from transfuse.stages import ConvTranspose
-from transfuse.stages.norm import Norm
-from transfuse.stages.reduce import Reduce
+from transfuse.stages.actions import OverChannels
 from transfuse.symbols import Symbol, written
 
 FINITE = "finite"
@@ -37,9 +36,6 @@ WORDS = """
     Call Step Tensor Windows call element finite larger operands refuse smaller std suffix
 """
 """Words of C, of C++ and of the functions themselves, which no parameter can be called."""
-
-NORMS = ("batch_norm", "group_norm")
-"""Those with statistics of their own that ``call.h`` checks."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ class CFunction:
                 f"{' and '.join(operator.chain.updates)}"
             )
         for stage in operator.chain.stages:
-            if isinstance(stage, Norm) and stage.training and stage.made not in NORMS:
+            if not stage.checked_in_c:
                 raise DocumentError(f"{operator.slug}: a C function cannot check {stage}")
         self._programs = ways(self._program)
 
@@ -129,16 +125,16 @@ class CFunction:
         """What the stages ask of the values before them, in the order in which Python asks it."""
         chain, found = self._bound, []
         before = lower.prologue(chain, self._shapes(chain))
-        for each in (*before, Instruction("convolve"), *(step for _, step in self._steps(chain))):
+        for each in (*before, CoreStep("convolve"), *(step for _, step in self._steps(chain))):
             match each:
-                case Instruction(op="max_pool" | "sum_pool", windows=windows):
+                case CoreStep(op="max_pool" | "sum_pool", windows=windows):
                     name = "max_pool" if each.op == "max_pool" else "avg_pool"
                     found.append(f"{name}({_windows(windows)})")
-                case Instruction(op="group_stats", i0=groups):
+                case CoreStep(op="group_stats", i0=groups):
                     found.append(f"group_norm({written(groups)})")
-                case Instruction(op="batch_stats"):
+                case CoreStep(op="batch_stats"):
                     found.append("batch_norm()")
-                case Instruction(op="convolve" | "sum" as op):
+                case CoreStep(op="convolve" | "sum" as op):
                     found.append(f"{op}()")
         return found
 
@@ -148,7 +144,7 @@ class CFunction:
         channels: dict[str, str] = {}
         chain, now = self._bound, self._size("in_channels")
         steps = (each for _, each in self._steps(chain))
-        for each in (*lower.prologue(chain, self._shapes(chain)), Instruction("convolve"), *steps):
+        for each in (*lower.prologue(chain, self._shapes(chain)), CoreStep("convolve"), *steps):
             used = [each.t0, each.t1, each.t2, each.t3, *(each.code.operands if each.code else ())]
             channels |= {name: now for name in used if name is not None}
             now = {"convolve": self._size("out_channels"), "sum": "1"}.get(each.op, now)
@@ -170,11 +166,11 @@ class CFunction:
             found.append(Shape(sizes["batch_size"], channels, (1,) * rank))
             if isinstance(stage, ConvTranspose):
                 channels = sizes["out_channels"]
-            elif isinstance(stage, Reduce) and 1 in stage.axes(rank):
+            elif stage.action(found[-1]) == OverChannels("sum"):
                 channels = 1
         return found
 
-    def _steps(self, chain: Chain) -> Iterator[tuple[int, Instruction]]:
+    def _steps(self, chain: Chain) -> Iterator[tuple[int, CoreStep]]:
         return lower.steps(chain, self._shapes(chain))
 
     def _program(self) -> CoreCall:
@@ -227,11 +223,11 @@ def _symbol(parameter: Parameter) -> Symbol:
 
 
 _SAID = {"op", "i0", "f0", "f1", "windows", "t0", "t1", "t2", "t3", "code"}
-"""What of an instruction is said in C++."""
+"""What of a step is said in C++."""
 
 
-def _step(each: Instruction) -> str:
-    """An instruction as C++ that makes its step."""
+def _step(each: CoreStep) -> str:
+    """A step as C++ that makes it."""
     for field in fields(each):
         default = None if field.default is MISSING else field.default
         if field.name not in _SAID and getattr(each, field.name) != default:

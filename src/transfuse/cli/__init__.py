@@ -12,13 +12,13 @@ from transfuse.cli.catalogue import env, explain, list_operators, show
 from transfuse.cli.checking import check
 from transfuse.cli.compiling import compile_
 from transfuse.cli.fusing import fuse
-from transfuse.cli.helping import Command, Group
+from transfuse.cli.helping import Command, Commands
 from transfuse.cli.measuring import bench, report
 from transfuse.cli.output import err
 from transfuse.cli.tuning import tune
 
 app = typer.Typer(
-    cls=Group,
+    cls=Commands,
     help="Transposed convolutions, fused.",
     no_args_is_help=True,
     add_completion=False,

@@ -28,7 +28,7 @@ class Command(TyperCommand):
         return [re.sub(r"[{}]", "", each) for each in super().collect_usage_pieces(ctx)]
 
 
-class Group(TyperGroup):
+class Commands(TyperGroup):
     """All commands, likewise."""
 
     def get_params(self, ctx: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from torch.fx import Node
 from torch.fx.node import _side_effectful_functions
 
 from transfuse.fusing.fused_call import FusedCall
-from transfuse.fusing.vocabulary import FRESH, Pointwise, Reading, Whole, read
+from transfuse.fusing.vocabulary import FRESH, OneStage, Pointwise, Reading, read
 
 FORMS = frozenset({"flatten", "squeeze"})
 """Operations of the vocabulary whose result is the memory of what they are given."""
@@ -104,7 +104,7 @@ class Effects:
             return frozenset({node})
         reading = read(node)
         if reading is not None and not reading.inplace:
-            form = isinstance(reading.row, Whole) and reading.row.name in FORMS
+            form = isinstance(reading.row, OneStage) and reading.row.name in FORMS
             if not form and not _passes_on(reading):
                 return frozenset({node})
         return frozenset({node}) | self.memory(node.all_input_nodes)
@@ -122,7 +122,7 @@ class Effects:
 
 def _passes_on(reading: Reading) -> bool:
     """Whether it gives what it is given, as dropout does that drops nothing."""
-    return not isinstance(reading.row, Pointwise | Whole) and reading.row.name not in (
+    return not isinstance(reading.row, Pointwise | OneStage) and reading.row.name not in (
         "cat",
         "clone",
     )

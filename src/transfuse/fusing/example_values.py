@@ -12,7 +12,7 @@ from transfuse.fusing.paths import last, parent
 from transfuse.fusing.proxies import VALUE
 
 
-class Constant:
+class KnownTensor:
     """A tensor that no module holds, as a function of nothing."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -45,7 +45,7 @@ def give_value(node: fx.Node, root: nn.Module, mode: FakeTensorMode) -> None:
 
 
 def _computed(node: fx.Node, root: nn.Module, mode: FakeTensorMode, args: Any, kwargs: Any) -> Any:
-    if isinstance(node.target, Constant):
+    if isinstance(node.target, KnownTensor):
         return faked(mode, node.target.tensor)
     if node.target is hooked_weight:  # as the hook left it: it is not run for this
         return faked(mode, vars(args[0])[args[1]])

@@ -144,7 +144,7 @@ class Examples:
         return fitted, replace(problem, device=there["device"], precision=there["precision"])
 
 
-def _choice(chain: Chain, problem: Problem) -> dispatch.Choice | None:
+def _choice(chain: Chain, problem: Problem) -> dispatch.Chosen | None:
     """What would run a chain; None where a call is to say that nothing does."""
     try:
         return dispatch.decide(chain, problem)

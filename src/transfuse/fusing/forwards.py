@@ -28,14 +28,14 @@ SIZES = 1024
 """Sizes remembered by a version that depends on them; one more, and all are forgotten."""
 
 
-class Given(NamedTuple):
+class PlainArguments(NamedTuple):
     """All of a call's arguments but the tensors. ``spec`` is a number for tensors alone."""
 
     spec: pytree.TreeSpec | int
     at: tuple[int, ...] = ()
     rest: tuple[Any, ...] = ()
 
-    def same(self, other: "Given") -> bool:
+    def same(self, other: "PlainArguments") -> bool:
         return (
             self.spec == other.spec
             and self.at == other.at
@@ -43,12 +43,14 @@ class Given(NamedTuple):
         )
 
 
-def _given(found: Arguments) -> Given:
+def _given(found: Arguments) -> PlainArguments:
     at = found.at
     args, kwargs = pytree.tree_unflatten(found.leaves, found.spec)
     if not kwargs and all(isinstance(each, Tensor) for each in args):
-        return Given(len(at))
-    return Given(found.spec, at, tuple(v for i, v in enumerate(found.leaves) if i not in at))
+        return PlainArguments(len(at))
+    return PlainArguments(
+        found.spec, at, tuple(v for i, v in enumerate(found.leaves) if i not in at)
+    )
 
 
 def _sizes(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -66,7 +68,11 @@ class Version:
     """
 
     def __init__(
-        self, module: nn.Module, given: Given, tensors: Sequence[Tensor] | None, found: Captured
+        self,
+        module: nn.Module,
+        given: PlainArguments,
+        tensors: Sequence[Tensor] | None,
+        found: Captured,
     ) -> None:
         self.given = given
         self.state = found.state
@@ -90,7 +96,7 @@ class Version:
         y = self.function(module, *tensors)
         return y if self.returns is None else pytree.tree_unflatten(y, self.returns)
 
-    def kind(self, given: Given) -> bool:
+    def kind(self, given: PlainArguments) -> bool:
         """Whether it is for calls with these arguments, in the modules' present state."""
         return (
             (self.grad is None or self.grad is torch.is_grad_enabled())
@@ -98,7 +104,7 @@ class Version:
             and self.state.holds()
         )
 
-    def serves(self, given: Given, tensors: Sequence[Tensor]) -> bool:
+    def serves(self, given: PlainArguments, tensors: Sequence[Tensor]) -> bool:
         return (
             not self.provisional
             and (self.ranks is None or self.ranks == tuple(each.dim() for each in tensors))
@@ -130,7 +136,7 @@ def _like(tensors: Sequence[Tensor], sizes: tuple[Any, ...]) -> bool:
     )
 
 
-def _unfused(module: nn.Module, given: Given) -> Version:
+def _unfused(module: nn.Module, given: PlainArguments) -> Version:
     """The forward as it was written, for one call."""
     return Version(module, given, None, Captured(None, None, State((), module), {}))
 
@@ -205,7 +211,7 @@ class Forward:
                 return self.unfused(*args, **kwargs)
             given, tensors = _given(found), found.tensors
         else:
-            given, tensors = Given(len(args)), args
+            given, tensors = PlainArguments(len(args)), args
         version = self._served(given, tensors)
         if version is None:
             version = self._captured(given, tensors, arguments(args, kwargs))
@@ -213,7 +219,7 @@ class Forward:
             return self.unfused(*args, **kwargs)
         return version(self.module, tensors)
 
-    def _served(self, given: Given, tensors: Sequence[Tensor]) -> Version | None:
+    def _served(self, given: PlainArguments, tensors: Sequence[Tensor]) -> Version | None:
         """The version for a call, if there is one already."""
         for version in self.versions:
             if version.serves(given, tensors):
@@ -226,7 +232,9 @@ class Forward:
                 return version
         return _unfused(self.module, given)
 
-    def _captured(self, given: Given, tensors: Sequence[Tensor], found: Arguments) -> Version:
+    def _captured(
+        self, given: PlainArguments, tensors: Sequence[Tensor], found: Arguments
+    ) -> Version:
         """A version for a call that none serves yet."""
         # One that was made without arguments gives way to one that is made with them.
         self.versions = [e for e in self.versions if not (e.provisional and e.kind(given))]
@@ -247,7 +255,7 @@ class Forward:
         self.versions.append(Version(self.module, given, tensors, taken))
         return self.versions[-1]
 
-    def _crowded(self, given: Given) -> Version:
+    def _crowded(self, given: PlainArguments) -> Version:
         """The forward as it was written, with what is inside fused by itself: no more captures."""
         line = "%s has %s versions for as many states, sizes and arguments: %s"
         why = "in other calls its parts are fused by themselves"
@@ -275,7 +283,7 @@ class Forward:
         """Make the version for calls like an example, or with tensors alone; or Untraceable."""
         found = self._taken(example)
         if example is None:
-            given = Given(found.inputs)
+            given = PlainArguments(found.inputs)
             tensors = None
         else:
             given, tensors = _given(example), example.tensors

@@ -24,9 +24,9 @@ from transfuse.fusing.vocabulary import (
     CHANNELLED,
     Beside,
     Nothing,
+    OneStage,
     Pointwise,
     Reading,
-    Whole,
     convolution,
     read,
 )
@@ -131,7 +131,7 @@ class _Growing:
         if isinstance(row, Beside):
             self._join([user], [self._beside(value, bound)])
             return
-        assert isinstance(row, Whole)
+        assert isinstance(row, OneStage)
         stage = self._whole(value, row, bound)
         taken = [user]
         if row.pair:
@@ -254,7 +254,7 @@ class _Growing:
         first = given[1] is value
         return stages.cat(self.match.operand(given[0] if first else given[1], False), first)
 
-    def _whole(self, value: Node, row: Whole, bound: Mapping[str, Any]) -> Stage:
+    def _whole(self, value: Node, row: OneStage, bound: Mapping[str, Any]) -> Stage:
         (_, first), *rest = bound.items()
         if first is not value or any(each is value for _, each in rest):
             raise NoStage(f"{row.name} takes the value as another argument than its first")
@@ -338,7 +338,7 @@ class _Growing:
         reading = read(node)
         if reading is None or node in self.others or not {*node.users} <= {*self.match.taken}:
             raise NoStage("")
-        if isinstance(reading.row, Whole) and not pooled:
+        if isinstance(reading.row, OneStage) and not pooled:
             value = reading.bound["input"]
             if not isinstance(value, Node) or reading.row.rank != self.match.rank:
                 raise NoStage("")

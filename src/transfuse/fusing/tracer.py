@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from transfuse.fusing.asking import Answering
 from transfuse.fusing.by_size import bypassed, faked
 from transfuse.fusing.calling import Arguments
-from transfuse.fusing.example_values import Constant, give_value, hooked_weight
+from transfuse.fusing.example_values import KnownTensor, give_value, hooked_weight
 from transfuse.fusing.module_kinds import opaque, weight_hooks
 from transfuse.fusing.patching import ONE, Recording, modes, patched
 from transfuse.fusing.paths import above, under
@@ -191,7 +191,7 @@ class Tracer(Answering):
         """A tensor that is there already: read of its module at each call, if it has one."""
         name = name or self.names.get(id(tensor))
         if name is None:
-            return self.create_proxy("call_function", Constant(tensor), (), {})  # type: ignore[return-value]
+            return self.create_proxy("call_function", KnownTensor(tensor), (), {})  # type: ignore[return-value]
         if name not in self.read:
             self.read[name] = self.create_proxy("get_attr", name, (), {})  # type: ignore[assignment]
         return self.read[name]

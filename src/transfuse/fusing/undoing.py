@@ -69,7 +69,7 @@ class Room(NamedTuple):
                 del self.names[name]
 
 
-class Filled(NamedTuple):
+class Contents(NamedTuple):
     """A container, what was in it before, and by which attributes it is reached."""
 
     container: Any
@@ -100,11 +100,11 @@ def restored(root: nn.Module) -> Iterator[Callable[[], list[Change]]]:
     objects.
     """
     rooms = _rooms(root)
-    filled: dict[int, Filled] = {}
+    filled: dict[int, Contents] = {}
     for room in rooms:
         for name, value in room.before.items():
             for container in () if name in OURS else _within(value):
-                each = Filled(container, _items(container), [])
+                each = Contents(container, _items(container), [])
                 owners = filled.setdefault(id(container), each).owners
                 owners += ((module, room.called + name) for module in room.owners)
 

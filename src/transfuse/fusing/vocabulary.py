@@ -1,9 +1,9 @@
 """Which operation of torch is which stage: one table.
 
 An operation of a graph is a function of ``torch``, ``torch.nn.functional`` or ``operator``, or a
-method of tensors. Its arguments are bound as torch binds them. What it means is one of four kinds
-of rows: ``Pointwise``, an expression of its arguments; ``Whole``, a stage that sees more than an
-element; ``Beside``, channels side by side; ``Nothing``, the value as it is.
+method of tensors. Its arguments are bound as torch binds them. Its meaning is one of four kinds:
+``Pointwise``, an expression of its arguments; ``OneStage``, a stage that sees more than an element;
+``Beside``, channels side by side; ``Nothing``, the value as it is.
 """
 
 import builtins
@@ -34,7 +34,7 @@ CHANNELLED = frozenset({"weight", "bias", "running_mean", "running_var"})
 
 
 @dataclass(frozen=True)
-class Row:
+class Meaning:
     """What an operation means. ``name``: what it is called; ``parameters``: what it takes."""
 
     name: str
@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Pointwise(Row):
+class Pointwise(Meaning):
     """An expression of its arguments, which are expressions and numbers.
 
     ``stage``: the stage of the same meaning where the running value is the first argument and no
@@ -62,7 +62,7 @@ class Pointwise(Row):
 
 
 @dataclass(frozen=True)
-class Whole(Row):
+class OneStage(Meaning):
     """The stage that ``make`` makes of all arguments but the first, which is the running value.
 
     ``pair``: it gives values and indices, and only the values are meant.
@@ -73,12 +73,12 @@ class Whole(Row):
 
 
 @dataclass(frozen=True)
-class Beside(Row):
+class Beside(Meaning):
     """``torch.cat``."""
 
 
 @dataclass(frozen=True)
-class Nothing(Row):
+class Nothing(Meaning):
     """The value as it is, where ``when``, of all arguments but the first, says so."""
 
     when: Callable[..., bool]
@@ -88,7 +88,7 @@ class Nothing(Row):
 class Reading(NamedTuple):
     """An operation: its row, its arguments by name, and whether it writes to the first of them."""
 
-    row: Row
+    row: Meaning
     bound: Mapping[str, Any]
     inplace: bool
 
@@ -116,7 +116,7 @@ def read(node: Node) -> Reading | None:
     if row is None or bound is None:
         return None
     inplace = node.target in IN_PLACE or bound.get("inplace") is True
-    if inplace and (isinstance(row, Whole) or (isinstance(row, Pointwise) and row.condition)):
+    if inplace and (isinstance(row, OneStage) or (isinstance(row, Pointwise) and row.condition)):
         return None  # squeeze_ changes a tensor's axes, and gt_ writes numbers, not conditions
     return Reading(row, {k: v for k, v in bound.items() if k != "inplace"}, inplace)
 
@@ -436,7 +436,7 @@ def _dense(memory_format: Any = torch.contiguous_format) -> bool:
 
 # --- the tables -----------------------------------------------------------------------------------
 
-Choose = Callable[[tuple[Any, ...], Mapping[str, Any]], Row | None]
+Choose = Callable[[tuple[Any, ...], Mapping[str, Any]], Meaning | None]
 """The row of an operation by its arguments."""
 FUNCTIONS: dict[Any, Choose] = {}
 """By the function itself."""
@@ -462,7 +462,7 @@ FRESH = frozenset({F.conv1d, F.conv2d, F.conv3d, F.linear, F.interpolate, *CONVO
 """Functions outside the vocabulary whose result is memory of its own."""
 
 
-def _enter(row: Row, names: Iterable[str], rooms: Iterable[Any] = (torch, F)) -> None:
+def _enter(row: Meaning, names: Iterable[str], rooms: Iterable[Any] = (torch, F)) -> None:
     """Enter a row under torch's functions and methods of these names, and those with ``_``."""
     for name in names:
         for word in (name, f"{name}_"):
@@ -497,17 +497,17 @@ def _fill() -> None:
         Pointwise("where", of_method, lambda x, c, other: _where(c, x, other), _none)
     )
     for name, text, make in WHOLES:
-        _enter(Whole(name, parameters(text), make), [name], ROOMS.get(name, (torch, F)))
+        _enter(OneStage(name, parameters(text), make), [name], ROOMS.get(name, (torch, F)))
     for name, normed in (("softmax", stages.softmax), ("log_softmax", stages.log_softmax)):
         in_functional = parameters("input, dim=None, _stacklevel=3, dtype=None")
-        FUNCTIONS[getattr(F, name)] = _always(Whole(name, in_functional, _softmax(normed)))
+        FUNCTIONS[getattr(F, name)] = _always(OneStage(name, in_functional, _softmax(normed)))
         FUNCTIONS[getattr(torch.special, name)] = FUNCTIONS[getattr(torch, name)]
     FUNCTIONS[torch.special.logsumexp] = FUNCTIONS[torch.logsumexp]
     for name, made, between in (
         ("max", stages.amax, by_name["maximum"]),
         ("min", stages.amin, by_name["minimum"]),
     ):
-        over = Whole(name, parameters("input, dim, keepdim=False"), _over(made), pair=True)
+        over = OneStage(name, parameters("input, dim, keepdim=False"), _over(made), pair=True)
         FUNCTIONS[getattr(torch, name)] = METHODS[name] = _over_or_between(over, between)
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"):
         signature = parameters("input, p=0.5, training=True, inplace=False")
@@ -532,14 +532,14 @@ def _of_expression(own: Function) -> Callable[..., Expr]:
     return lambda input, *given: own(expression(input), *given)
 
 
-def _always(row: Row) -> Choose:
+def _always(row: Meaning) -> Choose:
     return lambda args, kwargs: row
 
 
-def _over_or_between(over: Whole, between: Pointwise) -> Choose:
+def _over_or_between(over: OneStage, between: Pointwise) -> Choose:
     """``torch.max``: over an axis, or of two tensors."""
 
-    def choose(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Row | None:
+    def choose(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Meaning | None:
         second = args[1] if len(args) > 1 else kwargs.get("dim", kwargs.get("other"))
         if isinstance(second, int) and not isinstance(second, bool):
             return over

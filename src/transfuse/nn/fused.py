@@ -17,7 +17,7 @@ from transfuse.checks import Size
 from transfuse.functions import conv_transpose
 from transfuse.nn.base import Layer, Told, attribute
 from transfuse.nn.layers import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from transfuse.nn.torch_modules import RANKS, ROWS, Held
+from transfuse.nn.torch_modules import RANKS, READERS, Held
 from transfuse.padding import Padding
 from transfuse.stages import ConvTranspose, Number, Stage
 
@@ -137,7 +137,7 @@ class FusedConvTranspose(Layer):
         bias = held["bias"] if "bias" in held else self.bias  # noqa: SIM401 it takes its time
         facts: list[object] = [bias is None]
         for child in self._children():
-            facts += child, ROWS[type(child)].tell(child)
+            facts += child, READERS[type(child)].tell(child)
             if child._parameters or child._buffers:  # which of them there are
                 tensors = concat(child._parameters.values(), child._buffers.values())
                 facts += map(is_, tensors, repeat(None))
@@ -181,7 +181,7 @@ class FusedConvTranspose(Layer):
 
     def _stages(self, which: str) -> list[tuple[Stage, Module]]:
         modules: Any = self._modules[which]
-        made = ((ROWS[type(each)].stage(each), each) for each in modules._modules.values())
+        made = ((READERS[type(each)].stage(each), each) for each in modules._modules.values())
         return [(stage, each) for stage, each in made if stage is not None]
 
     def _as_function(
@@ -234,7 +234,7 @@ def _listed(name: str, given: object) -> list[Stage | Module]:
                 f"{name} takes stages and modules of torch.nn, not {type(each).__name__}: {each!r}"
             )
         if isinstance(each, Module):
-            ROWS[type(each)]
+            READERS[type(each)]
     return list(given)
 
 

@@ -18,7 +18,7 @@ _TOLD = {
 _FUNCTIONS = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
 
 
-class Alone(Layer):
+class PlainLayer(Layer):
     """The convolution without other stages."""
 
     def _told(self) -> Told:
@@ -105,17 +105,17 @@ def document(rank: int, lazy: bool) -> str:
     )
 
 
-class ConvTranspose1d(Alone, torch.nn.ConvTranspose1d):
+class ConvTranspose1d(PlainLayer, torch.nn.ConvTranspose1d):
     __doc__ = document(1, lazy=False)
     rank: ClassVar[int] = 1
 
 
-class ConvTranspose2d(Alone, torch.nn.ConvTranspose2d):
+class ConvTranspose2d(PlainLayer, torch.nn.ConvTranspose2d):
     __doc__ = document(2, lazy=False)
     rank: ClassVar[int] = 2
 
 
-class ConvTranspose3d(Alone, torch.nn.ConvTranspose3d):
+class ConvTranspose3d(PlainLayer, torch.nn.ConvTranspose3d):
     __doc__ = document(3, lazy=False)
     rank: ClassVar[int] = 3
 
@@ -138,4 +138,4 @@ class LazyConvTranspose3d(torch.nn.LazyConvTranspose3d, ConvTranspose3d):  # typ
     cls_to_become = ConvTranspose3d
 
 
-LAYERS: dict[int, type[Alone]] = {1: ConvTranspose1d, 2: ConvTranspose2d, 3: ConvTranspose3d}
+LAYERS: dict[int, type[PlainLayer]] = {1: ConvTranspose1d, 2: ConvTranspose2d, 3: ConvTranspose3d}

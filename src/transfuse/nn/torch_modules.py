@@ -185,7 +185,7 @@ RANKS = {nn.PixelShuffle: 2} | {
 
 
 @dataclass(frozen=True)
-class Row:
+class Reader:
     """How a module of a class is read.
 
     ``tell``: the plain values that its stage is made from; ``stage``: makes it, of the module.
@@ -195,17 +195,17 @@ class Row:
     stage: Callable[[Any], Stage | None]
 
 
-class _Rows(dict[type, Row]):
-    def __missing__(self, kind: type) -> Row:
+class _Readers(dict[type, Reader]):
+    def __missing__(self, kind: type) -> Reader:
         known = ", ".join(each.__name__ for each in MAKERS)
         name = f"{kind.__module__}.{kind.__qualname__}"
         raise TypeError(f"{name} has no stage of the same meaning; torch.nn has these: {known}")
 
 
-def _row(maker: Callable[..., Stage | None]) -> Row:
+def _reader(maker: Callable[..., Stage | None]) -> Reader:
     names = _parameters(maker)
     plain = [name for name in names if name not in TENSORS]
-    return Row(
+    return Reader(
         attrgetter(*plain) if plain else type,
         lambda module: maker(**{name: attribute(module, name) for name in names}),
     )
@@ -219,6 +219,6 @@ def _parameters(maker: Any) -> tuple[str, ...]:
     return names[: maker.__code__.co_argcount]
 
 
-ROWS = _Rows({kind: _row(maker) for kind, maker in MAKERS.items()})
+READERS = _Readers({kind: _reader(maker) for kind, maker in MAKERS.items()})
 """By the class of a module; another one is refused by its name."""
-ROWS[Held] = Row(attrgetter("stage"), Held.made)
+READERS[Held] = Reader(attrgetter("stage"), Held.made)

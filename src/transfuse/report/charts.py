@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from transfuse.bench.record import OURS, Run
 from transfuse.report.looks import LOOKS
-from transfuse.report.views import View, finite
+from transfuse.report.views import ResultRow, finite
 from transfuse.report.words import NONE, number, shown, si, times
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Bar:
     """From ``start`` on ``width`` long, with a whisker likewise, in percent of the room."""
 
-    view: View
+    view: ResultRow
     text: str
     start: float = 0.0
     width: float = 0.0
@@ -39,7 +39,7 @@ class Bars:
     one: float | None = None
 
 
-def speed(views: list[View]) -> list[Bars]:
+def speed(views: list[ResultRow]) -> list[Bars]:
     """Ratios on a logarithmic axis, the same for all: 2x and 0.5x are equally long."""
     compared = [v for v in views if not v.row.axis and v.ratio[1] and v.ratio[1] > 0]
     if not compared:
@@ -50,7 +50,7 @@ def speed(views: list[View]) -> list[Bars]:
     def place(ratio: float) -> float:
         return 100 * (log2(ratio) - log2(low)) / (log2(high) - log2(low))
 
-    def bar(view: View) -> Bar:
+    def bar(view: ResultRow) -> Bar:
         middle, first, last = (place(_float(each)) for each in view.ratio)
         start, end = sorted((place(1), middle))
         mark = "?" if view.outcome == "not compared" else ""
@@ -64,7 +64,7 @@ def speed(views: list[View]) -> list[Bars]:
     ]
 
 
-def memory(views: list[View]) -> list[Bars]:
+def memory(views: list[ResultRow]) -> list[Bars]:
     """Peaks of what was timed, beside the most of their case; a dash for what is not known."""
     return [
         Bars(title, about, [_peaks(case) for case in cases], [])
@@ -73,7 +73,7 @@ def memory(views: list[View]) -> list[Bars]:
     ]
 
 
-def _peaks(case: list[View]) -> list[Bar]:
+def _peaks(case: list[ResultRow]) -> list[Bar]:
     most = max(view.peak or 0.0 for view in case)
     return [
         Bar(view, NONE)
@@ -83,7 +83,7 @@ def _peaks(case: list[View]) -> list[Bar]:
     ]
 
 
-def _panels(views: list[View]) -> Iterable[tuple[str, str, list[list[View]]]]:
+def _panels(views: list[ResultRow]) -> Iterable[tuple[str, str, list[list[ResultRow]]]]:
     """By operator and set, and in each by case and place."""
     for panel in _grouped(views, lambda v: (v.operator, v.set)):
         cases = _grouped(panel, lambda v: (v.case, v.row.case, v.place))
@@ -100,7 +100,7 @@ class Line:
     """A curve of a variant, or a ceiling, which has a text at one of its ends."""
 
     points: str
-    view: View | None = None
+    view: ResultRow | None = None
     dash: str = ""
     label: tuple[float, float, str, str] | None = None
 
@@ -111,15 +111,15 @@ class Plot:
 
     title: str
     about: str
-    marks: list[tuple[float, float, View]]
+    marks: list[tuple[float, float, ResultRow]]
     lines: list[Line]
-    whiskers: list[tuple[float, float, float, View]]
+    whiskers: list[tuple[float, float, float, ResultRow]]
     across: list[tuple[float, str]]
     up: list[tuple[float, str]]
     names: tuple[str, str]
 
 
-class Axis:
+class LogScale:
     """A logarithmic axis from ``low`` to ``high`` between two places of the picture."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
@@ -133,14 +133,14 @@ class Axis:
         return [(self(tick), form(tick)) for tick in ticked(self.low, self.high, fewest)]
 
 
-def roof(views: list[View], runs: dict[str, Run]) -> list[Plot]:
+def roof(views: list[ResultRow], runs: dict[str, Run]) -> list[Plot]:
     """Every result below what its run measured for copying and for a matrix product."""
     placed = [v for v in views if v.intensity and v.rate]
     panels = _grouped(placed, lambda v: (v.row.run, v.row.precision, v.row.device))
     return [_roof(panel, runs[panel[0].row.run]) for panel in panels]
 
 
-def _roof(panel: list[View], run: Run) -> Plot:
+def _roof(panel: list[ResultRow], run: Run) -> Plot:
     copy = finite(max(run.copy, default=(0, 0.0))[1]) or None
     top = finite(run.matmul.get(panel[0].row.precision))
     spots = [(_float(v.intensity), _float(v.rate)) for v in panel]
@@ -156,8 +156,8 @@ def _roof(panel: list[View], run: Run) -> Plot:
             ((bend if copy else low, top), (high, top), f"matmul {si(top, 'flop/s')}", "end")
         )
     rates = [y for _, y in spots] + [y for end in ends for _, y in end[:2]]
-    across = Axis(low, high, LEFT, RIGHT)
-    up = Axis(min(rates) / 2, max(rates) * 2, BOTTOM, TOP)
+    across = LogScale(low, high, LEFT, RIGHT)
+    up = LogScale(min(rates) / 2, max(rates) * 2, BOTTOM, TOP)
     marks = [(across(x), up(y), v) for v, (x, y) in zip(panel, spots, strict=True)]
     lines = []
     for first, second, text, anchor in ends:
@@ -180,18 +180,18 @@ def beside_end(
     return x - 2, y + 15 if covered else y - 5
 
 
-def scaling(views: list[View]) -> list[Plot]:
+def scaling(views: list[ResultRow]) -> list[Plot]:
     """Time over the size that grows, a curve for each variant."""
     swept = [v for v in views if v.row.axis and v.time[1]]
     panels = _grouped(swept, lambda v: (v.operator, v.row.axis, v.place))
     return [_scaling(panel) for panel in panels]
 
 
-def _scaling(panel: list[View]) -> Plot:
+def _scaling(panel: list[ResultRow]) -> Plot:
     sizes = sorted({v.row.at for v in panel})
     lows, highs = ([_float(v.time[end]) for v in panel] for end in (1, 2))
-    across = Axis(sizes[0] / 1.3, sizes[-1] * 1.3, LEFT, RIGHT)
-    up = Axis(min(lows) / 1.3, max(highs) * 1.3, BOTTOM, TOP)
+    across = LogScale(sizes[0] / 1.3, sizes[-1] * 1.3, LEFT, RIGHT)
+    up = LogScale(min(lows) / 1.3, max(highs) * 1.3, BOTTOM, TOP)
     marks, lines, whiskers = [], [], []
     for curve in _grouped(panel, lambda v: v.row.variant):
         curve.sort(key=lambda v: v.row.at)
@@ -237,7 +237,7 @@ def _float(value: float | None) -> float:
     return value
 
 
-def _ours_last(marks: list[tuple[float, float, View]]) -> list[tuple[float, float, View]]:
+def _ours_last(marks: list[tuple[float, float, ResultRow]]) -> list[tuple[float, float, ResultRow]]:
     """To lie on top."""
     return sorted(marks, key=lambda mark: mark[2].row.variant == OURS)
 

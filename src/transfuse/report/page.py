@@ -14,7 +14,7 @@ from transfuse.report import charts
 from transfuse.report.headline import COUNTED, OUTCOMES, headlines, judged, machine, models
 from transfuse.report.looks import LOOKS, distinct, marks, variants
 from transfuse.report.rendering import environment
-from transfuse.report.views import IMPOSSIBLE, View, run_labels, views
+from transfuse.report.views import IMPOSSIBLE, ResultRow, run_labels, views
 from transfuse.report.words import TO, shown, si, times
 
 
@@ -140,7 +140,7 @@ def _faults(rows: list[Row]) -> Counter[str]:
     )
 
 
-def _filters(of: list[View], known: list[str]) -> list[tuple[str, str, list[str]]]:
+def _filters(of: list[ResultRow], known: list[str]) -> list[tuple[str, str, list[str]]]:
     def values(key: str) -> list[str]:
         return distinct(view.filters[key] for view in of)
 
@@ -155,7 +155,7 @@ def _filters(of: list[View], known: list[str]) -> list[tuple[str, str, list[str]
     return found + ([("run", "Run", values("run"))] if len(values("run")) > 1 else [])
 
 
-def _folded(of: list[View]) -> dict[str, list[View]]:
+def _folded(of: list[ResultRow]) -> dict[str, list[ResultRow]]:
     return {
         name: [view for view in of if view.operator == name]
         for name in distinct(view.operator for view in of)

@@ -16,7 +16,7 @@ Span = tuple[float | None, float | None, float | None]
 
 
 @dataclass(frozen=True)
-class View:
+class ResultRow:
     """One row: ``at`` is its place among all, ``place`` where it was measured."""
 
     at: int
@@ -124,12 +124,12 @@ class View:
 
 def views(
     runs: list[tuple[Path, Run]], rows: list[Row], outcomes: list[str], marks: dict[str, int]
-) -> list[View]:
+) -> list[ResultRow]:
     """Of every row; where the device tells the run, the run is not named at each."""
     labels = run_labels(runs)
     told = len({(row.run, row.device) for row in rows}) == len({row.device for row in rows})
     return [
-        View(
+        ResultRow(
             at=at,
             row=row,
             look=marks[row.variant],

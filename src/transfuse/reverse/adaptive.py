@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transfuse.reverse.steps import Task, same
+from transfuse.reverse.steps import TensorStep, same
 from transfuse.sweeping import Buffer, Seen
 
 Pools = Mapping[int, Callable[..., Tensor]]
@@ -14,7 +14,9 @@ _MAX: Pools = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive
 _AVG: Pools = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
 
 
-def adaptive(does: str, made: Buffer, outputs: tuple[int, ...], reads: Mapping[str, Seen]) -> Task:
+def adaptive(
+    does: str, made: Buffer, outputs: tuple[int, ...], reads: Mapping[str, Seen]
+) -> TensorStep:
     """From ``g`` to the gradient by inputs; of a maximum, whose inputs ``x`` are."""
     pool = (_MAX if "x" in reads else _AVG)[len(outputs)]
 
@@ -27,4 +29,4 @@ def adaptive(does: str, made: Buffer, outputs: tuple[int, ...], reads: Mapping[s
         outs[0].copy_(torch.autograd.grad(y, leaf, g)[0])
 
     does = f"{does} · windows of several sizes in torch"
-    return Task(does, (Seen(made, same),), tuple(reads.items()), run)
+    return TensorStep(does, (Seen(made, same),), tuple(reads.items()), run)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Axis:
+class AxisWindows:
     """Windows along one axis: inputs, outputs, and which inputs an output's taps are."""
 
     n: int
@@ -56,13 +56,16 @@ class Axis:
         return before, after
 
 
-def axes_of(dims: Sequence[int], outputs: Sequence[int], options: dict[str, Any]) -> list[Axis]:
+def axes_of(
+    dims: Sequence[int], outputs: Sequence[int], options: dict[str, Any]
+) -> list[AxisWindows]:
     """The windows of each spatial axis; raises where adaptive ones are of several sizes."""
     if not options.get("adaptive"):
         keys = ("kernel", "stride", "padding", "dilation")
         return [
-            Axis(*each) for each in zip(dims[2:], outputs, *(options[k] for k in keys), strict=True)
+            AxisWindows(*each)
+            for each in zip(dims[2:], outputs, *(options[k] for k in keys), strict=True)
         ]
     if any(n % m for n, m in zip(dims[2:], outputs, strict=True)):
         raise NotImplementedError
-    return [Axis(n, m, n // m, n // m, 0, 1) for n, m in zip(dims[2:], outputs, strict=True)]
+    return [AxisWindows(n, m, n // m, n // m, 0, 1) for n, m in zip(dims[2:], outputs, strict=True)]

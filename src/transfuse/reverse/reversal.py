@@ -25,7 +25,7 @@ from transfuse.reverse.narrow import by_part, narrowest, replaced
 from transfuse.reverse.shares import EXTREMES, SHARES
 from transfuse.reverse.steps import Step, each_leg, fold_leg, same
 from transfuse.reverse.tape import Joined, Reduced, Region, Shuffled, Slid, Taken, Tape
-from transfuse.reverse.windows import Windows
+from transfuse.reverse.windows import BackOverWindows
 from transfuse.stages.walk import Given, Statistic
 from transfuse.sweeping import (
     LARGEST,
@@ -206,7 +206,7 @@ class Reversal:
         back, dims, outputs = _back(region), region.buffer.dims, after.buffer.dims[2:]
         values = self._stored(region, names) if word.folding == "max" else None
         try:
-            windows = Windows(back, axes_of(dims, outputs, word.options), gradient, made)
+            windows = BackOverWindows(back, axes_of(dims, outputs, word.options), gradient, made)
         except NotImplementedError:
             reads = {"g": gradient, **({} if values is None else {"x": values})}
             self.steps.append(adaptive(back, made, outputs, reads))

@@ -10,11 +10,11 @@ from transfuse.sweeping import Leg, Seen
 from transfuse.sweeps import Each, Fold, Folding, Sweep, View
 
 CONSTANTS = "constants"
-"""What a task does that writes down a few numbers which do not change."""
+"""What a step does that writes down a few numbers which do not change."""
 
 
 @dataclass(frozen=True)
-class Task:
+class TensorStep:
     """A step that is no sweep: what it does in words, and how, on tensors.
 
     ``run`` takes the tensors it writes, in order, and those it reads, by name. An operand of the
@@ -30,7 +30,7 @@ class Task:
     again: bool = False
 
 
-Step = Leg | Task
+Step = Leg | TensorStep
 
 
 def each_leg(does: str, into: Seen, expr: Expr, reads: Mapping[str, Seen]) -> Leg:

@@ -20,8 +20,8 @@ from transfuse.maths import either, eq, minimum, no, where
 from transfuse.maths.expr import INF, Expr, X, constant, substituted
 from transfuse.maths.expr import name as symbol
 from transfuse.maths.primitives import ZERO
-from transfuse.reverse.axes import Axis
-from transfuse.reverse.steps import CONSTANTS, Step, Task, each_leg, fold_leg, same
+from transfuse.reverse.axes import AxisWindows
+from transfuse.reverse.steps import CONSTANTS, Step, TensorStep, each_leg, fold_leg, same
 from transfuse.sweeping import Buffer, Look, Seen, then
 
 TAPS = 6
@@ -32,10 +32,12 @@ NONE = 2.0**127
 """What stands beyond the tensor: a value that is nobody's maximum."""
 
 
-class Windows:
+class BackOverWindows:
     """The steps back through windows: from ``gradient``, one for each window, to ``made``."""
 
-    def __init__(self, does: str, axes: Sequence[Axis], gradient: Seen, made: Buffer) -> None:
+    def __init__(
+        self, does: str, axes: Sequence[AxisWindows], gradient: Seen, made: Buffer
+    ) -> None:
         self.does, self.axes, self.gradient, self.made = does, axes, gradient, made
         self.tiled = all(axis.tiles for axis in axes)
         self.steps: list[Step] = []
@@ -132,7 +134,7 @@ class Windows:
 
     # Tap by tap.
 
-    def _along(self, at: int, axis: Axis, gradient: Seen, share: Expr) -> Seen:
+    def _along(self, at: int, axis: AxisWindows, gradient: Seen, share: Expr) -> Seen:
         """The inputs of one axis gather from its windows; the other axes stay as they are."""
         last = at == len(self.axes) - 1
         sizes = [*(a.n for a in self.axes[: at + 1]), *(a.outputs for a in self.axes[at + 1 :])]
@@ -281,8 +283,8 @@ def _along(at: int, dims: tuple[int, ...]) -> Look:
     return lambda t: t[places].expand(dims)
 
 
-def _constant(values: Tensor, into: Buffer) -> Task:
+def _constant(values: Tensor, into: Buffer) -> TensorStep:
     def run(outs: Sequence[Tensor], reads: Mapping[str, Tensor]) -> None:
         outs[0].copy_(values)
 
-    return Task(CONSTANTS, (Seen(into, same),), (), run)
+    return TensorStep(CONSTANTS, (Seen(into, same),), (), run)

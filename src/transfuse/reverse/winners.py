@@ -13,7 +13,7 @@ from math import prod
 from transfuse.maths.expr import X
 from transfuse.plan import Machine
 from transfuse.problem import Problem
-from transfuse.reverse.axes import Axis, axes_of
+from transfuse.reverse.axes import AxisWindows, axes_of
 from transfuse.reverse.tape import Slid, Tape
 from transfuse.stages import Stage
 from transfuse.sweeping import Buffer
@@ -33,7 +33,7 @@ class Winners:
     by one of input and weight.
     """
 
-    windows: tuple[Axis, ...]
+    windows: tuple[AxisWindows, ...]
     count: int
     each: int
     again: int
@@ -66,7 +66,7 @@ def behind(
     return Winners(windows, count, each, 0 if looks else again, looks)
 
 
-def _windows(stages: Sequence[Stage], dims: tuple[int, ...]) -> tuple[Axis, ...] | None:
+def _windows(stages: Sequence[Stage], dims: tuple[int, ...]) -> tuple[AxisWindows, ...] | None:
     """The max windows that a stage is, where that is all it says."""
     tape = Tape(Buffer(dims))
     if not stages or tape.follow(stages) < 1 or len(tape.regions) != 2 or tape.expr is not X:

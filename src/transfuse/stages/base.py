@@ -59,6 +59,8 @@ class Stage:
     gathers: ClassVar[bool] = True
     applies: ClassVar[bool] = True
     """Of one that sees the whole: whether it takes a statistic, and whether it needs one."""
+    checked_in_c: ClassVar[bool] = True
+    """Whether the checks of C functions (``call.h``) have what it asks of the values before it."""
     reshapes: ClassVar[bool] = False
     """Whether the result has other axes than the values between stages; see ``form``."""
 

@@ -94,6 +94,10 @@ class Norm(Stage):
         return self.over == "batch"
 
     @property
+    def checked_in_c(self) -> bool:
+        return not self.training or self.made in ("batch_norm", "group_norm")
+
+    @property
     def without_gradient(self) -> tuple[str, ...]:
         return tuple(n for n in (self.running_mean, self.running_var) if isinstance(n, str))
 

@@ -51,7 +51,7 @@ def forget() -> None:
     from transfuse.backends.triton import calls
 
     prepared.cache_clear()
-    backend._route.cache_clear()
+    backend._routed.cache_clear()
     calls._ready.clear()
 
 

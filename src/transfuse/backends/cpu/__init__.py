@@ -19,7 +19,7 @@ from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan
 from transfuse.problem import Problem
-from transfuse.reverse.axes import Axis
+from transfuse.reverse.axes import AxisWindows
 from transfuse.rewrite import rewritten
 from transfuse.route import NoRoute, Route, route
 from transfuse.sweeps import Sweep
@@ -40,28 +40,28 @@ class Cpu(Backend):
         if library.load() is None:
             return Verdict("the compiled core is not installed")
         try:
-            _route(chain, problem)
+            _routed(chain, problem)
         except NoRoute as reason:
             return Verdict(str(reason))
         return Verdict()
 
     def route(self, chain: Chain, problem: Problem) -> Route:
         """Which stages of a chain run where; raises ``NoRoute`` where it takes none."""
-        return _route(chain, problem)
+        return _routed(chain, problem)
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:
-        found = _route(chain, problem)
+        found = _routed(chain, problem)
         return found.plan(fused(found.core, found.inner), ELEMENTS[problem.dtype].compute.itemsize)
 
     def ulp(self, problem: Problem) -> float:
         return torch.finfo(ELEMENTS[problem.dtype].compute).eps
 
     def prepare(self, chain: Chain, problem: Problem) -> Executable:
-        return legs.executable(_route(chain, problem), _Kernels())
+        return legs.executable(_routed(chain, problem), _Kernels())
 
 
 @lru_cache(maxsize=4096)
-def _route(chain: Chain, problem: Problem) -> Route:
+def _routed(chain: Chain, problem: Problem) -> Route:
     return route(chain, problem, _refuses)
 
 
@@ -102,7 +102,7 @@ class _Kernels:
 
         return [run] if prepared else []
 
-    def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
+    def scatter(self, problem: Problem, windows: Sequence[AxisWindows]) -> Scatter | None:
         return winners.prepare(problem, windows)
 
     def by_address(self, device: torch.device) -> bool:

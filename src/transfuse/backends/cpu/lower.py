@@ -17,8 +17,8 @@ from transfuse.symbols import real
 
 
 @dataclass(frozen=True)
-class Instruction:
-    """One step, with its tensors still by name."""
+class CoreStep:
+    """One step of the core, with its tensors still by name."""
 
     op: str
     i0: int = 0
@@ -77,15 +77,15 @@ def refusal(chain: Chain, shapes: Sequence[Shape]) -> str:
     return ""
 
 
-def prologue(chain: Chain, shapes: Sequence[Shape]) -> Iterator[Instruction]:
+def prologue(chain: Chain, shapes: Sequence[Shape]) -> Iterator[CoreStep]:
     """The steps before the convolution: maps, and one pool at the most.
 
     ``shapes``: the values before each stage.
     """
     for stage, shape in zip(chain.prologue, shapes, strict=False):
-        instruction = _before(stage.action(shape))
-        assert instruction is not None
-        yield replace(instruction, shape=shape) if instruction.code else instruction
+        step = _before(stage.action(shape))
+        assert step is not None
+        yield replace(step, shape=shape) if step.code else step
 
 
 def pooled(chain: Chain, shapes: Sequence[Shape]) -> bool:
@@ -94,70 +94,70 @@ def pooled(chain: Chain, shapes: Sequence[Shape]) -> bool:
     return any(isinstance(stage.action(shape), Pool) for stage, shape in stages)
 
 
-def steps(chain: Chain, shapes: Sequence[Shape]) -> Iterator[tuple[int, Instruction]]:
+def steps(chain: Chain, shapes: Sequence[Shape]) -> Iterator[tuple[int, CoreStep]]:
     """The steps after the convolution, each with the place of its stage; cuts are left open.
 
     ``shapes``: the values before each stage.
     """
     if isinstance(chain.conv.bias, str):
-        yield chain.at, Instruction("add", t0=chain.conv.bias)
+        yield chain.at, CoreStep("add", t0=chain.conv.bias)
     for i, stage in enumerate(chain.epilogue, chain.at + 1):
-        for instruction in _steps(stage, shapes[i]) or ():
-            yield i, instruction
+        for step in _steps(stage, shapes[i]) or ():
+            yield i, step
 
 
-def epilogue(plan: Plan) -> Iterator[Instruction]:
+def epilogue(plan: Plan) -> Iterator[CoreStep]:
     """The steps after the convolution, with the plan's cuts between them."""
     chain = plan.chain
     shapes = chain.shapes(plan.problem)
-    for i, instruction in steps(chain, shapes):
+    for i, step in steps(chain, shapes):
         stage = chain.stages[i]
         held = _resident(stage, shapes[i]) if i in plan.resident else None
         if held is not None:
-            if instruction.op == "cut":  # in place of all three
+            if step.op == "cut":  # in place of all three
                 yield held
             continue
-        if instruction.op == "cut":
+        if step.op == "cut":
             chosen = Choice.AGAIN if i in plan.recomputed else Choice.STORE
-            instruction = Instruction("cut", i0=CUTS.index(chosen))
+            step = CoreStep("cut", i0=CUTS.index(chosen))
         action = stage.action(shapes[i])
-        if instruction.op == "batch_stats" and isinstance(action, Normalize):
-            instruction = replace(instruction, running=action.running, shape=shapes[i])
-        if instruction.code:
-            instruction = replace(instruction, shape=shapes[i])
-        yield instruction
+        if step.op == "batch_stats" and isinstance(action, Normalize):
+            step = replace(step, running=action.running, shape=shapes[i])
+        if step.code:
+            step = replace(step, shape=shapes[i])
+        yield step
 
 
-CUT = Instruction("cut", i0=CUTS.index("decide"))
+CUT = CoreStep("cut", i0=CUTS.index("decide"))
 
 
-def _operand(op: str, value: Any) -> Instruction:
-    return Instruction(op, t0=value) if isinstance(value, str) else Instruction(op, f0=real(value))
+def _operand(op: str, value: Any) -> CoreStep:
+    return CoreStep(op, t0=value) if isinstance(value, str) else CoreStep(op, f0=real(value))
 
 
-_LOOPS: dict[Expr, Callable[..., Instruction]] = {
+_LOOPS: dict[Expr, Callable[..., CoreStep]] = {
     add.pattern: lambda term: _operand("add", term),
     scale.pattern: lambda factor: _operand("scale", factor),
-    clamp.pattern: lambda low, high: Instruction("clamp", f0=real(low), f1=real(high)),
-    sigmoid.pattern: lambda: Instruction("sigmoid"),
-    tanh.pattern: lambda: Instruction("tanh"),
+    clamp.pattern: lambda low, high: CoreStep("clamp", f0=real(low), f1=real(high)),
+    sigmoid.pattern: lambda: CoreStep("sigmoid"),
+    tanh.pattern: lambda: CoreStep("tanh"),
 }
 """Expressions that the core has a loop of its own for."""
 
 
-def _map(each: Elementwise) -> Instruction:
+def _map(each: Elementwise) -> CoreStep:
     make = _LOOPS.get(each.pattern)
     if make is not None and each.alone:
         return make(*each.arguments)
     return _coded(each)
 
 
-def _coded(each: Elementwise) -> Instruction:
+def _coded(each: Elementwise) -> CoreStep:
     code = assemble(each.expr, each.constants, each.tensors)
-    return Instruction("map", code=code, spread=tuple(each.shapes))
+    return CoreStep("map", code=code, spread=tuple(each.shapes))
 
 
-def _before(action: Action | None) -> Instruction | None:
+def _before(action: Action | None) -> CoreStep | None:
     """The step that serves a stage before the convolution; None where there is none."""
     match action:
         case Elementwise():
@@ -167,16 +167,16 @@ def _before(action: Action | None) -> Instruction | None:
     return None
 
 
-def _pool(pool: Pool) -> Instruction:
+def _pool(pool: Pool) -> CoreStep:
     factor = 1 / pool.divisor if pool.how == "sum" else 0.0
-    return Instruction(f"{pool.how}_pool", f0=factor, windows=pool.windows, t0=pool.sign)
+    return CoreStep(f"{pool.how}_pool", f0=factor, windows=pool.windows, t0=pool.sign)
 
 
-def _norm(op: str, norm: Normalize, groups: int = 0) -> Instruction:
-    return Instruction(op, i0=groups, f0=norm.eps, t0=norm.weight, t1=norm.bias)
+def _norm(op: str, norm: Normalize, groups: int = 0) -> CoreStep:
+    return CoreStep(op, i0=groups, f0=norm.eps, t0=norm.weight, t1=norm.bias)
 
 
-def _steps(stage: Stage, shape: Shape) -> tuple[Instruction, ...] | None:
+def _steps(stage: Stage, shape: Shape) -> tuple[CoreStep, ...] | None:
     """The steps that serve a stage on values of this shape; None where the core has none."""
     if stage.sees(len(shape.spatial)) is Kind.FORM:
         return ()
@@ -186,25 +186,25 @@ def _steps(stage: Stage, shape: Shape) -> tuple[Instruction, ...] | None:
         case Pool() as pool:
             return (_pool(pool),)
         case OverChannels(how):
-            return (Instruction(how),)
+            return (CoreStep(how),)
         case OverSpace(bounded):
             kind = "exp" if bounded else "max"
-            return Instruction(f"{kind}_stats"), CUT, Instruction(f"{kind}_apply")
+            return CoreStep(f"{kind}_stats"), CUT, CoreStep(f"{kind}_apply")
         case Normalize(given=(mean, var)) as norm:
             return (replace(_norm("norm", norm), t2=mean, t3=var),)
         case Normalize(over_batch=True) as norm:
-            gathered = (Instruction("batch_stats"),) if norm.gathers else ()
+            gathered = (CoreStep("batch_stats"),) if norm.gathers else ()
             return gathered + ((CUT, _norm("batch_apply", norm)) if norm.applies else ())
         case Normalize(groups=groups) as norm:
-            return Instruction("group_stats", i0=groups), CUT, _norm("group_apply", norm, groups)
+            return CoreStep("group_stats", i0=groups), CUT, _norm("group_apply", norm, groups)
     return None
 
 
-def _resident(stage: Stage, shape: Shape) -> Instruction | None:
+def _resident(stage: Stage, shape: Shape) -> CoreStep | None:
     """The step of a tile that holds all positions of a sample; of the batch, none does."""
     match stage.action(shape):
         case OverSpace():
-            return Instruction("space_softmax")
+            return CoreStep("space_softmax")
         case Normalize(over_batch=False, groups=groups) as norm:
             return _norm("group_norm", norm, groups)
     return None

@@ -1,4 +1,4 @@
-"""What the core takes: structures filled in from problems and instructions, but for addresses."""
+"""What the core takes: structures filled in from problems and steps, but for addresses."""
 
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,19 +38,17 @@ class Steps:
     ``spread``: the operands of more than one value per channel.
     """
 
-    def __init__(self, given: Iterable[lower.Instruction]) -> None:
-        instructions = list(given)
-        self._steps = (library.Step * len(instructions))(
-            *(each.step(lambda name: 0) for each in instructions)
-        )
+    def __init__(self, given: Iterable[lower.CoreStep]) -> None:
+        steps = list(given)
+        self._steps = (library.Step * len(steps))(*(each.step(lambda name: 0) for each in steps))
         self._tensors = [
             (i, field, name)
-            for i, each in enumerate(instructions)
+            for i, each in enumerate(steps)
             for field in ("t0", "t1", "t2", "t3")
             if (name := getattr(each, field)) is not None
         ]
-        self._maps = [(i, _Map(each)) for i, each in enumerate(instructions) if each.code]
-        self.spread = frozenset(name for each in instructions for name in each.spread)
+        self._maps = [(i, _Map(each)) for i, each in enumerate(steps) if each.code]
+        self.spread = frozenset(name for each in steps for name in each.spread)
 
     def on(self, operands: Mapping[str, Tensor]) -> tuple[Any, int]:
         """The steps on these tensors, and how many: a copy, which keeps what it points to."""
@@ -86,11 +84,11 @@ class Steps:
 class _Map:
     """A map as the core takes it, but for its operands."""
 
-    def __init__(self, instruction: lower.Instruction) -> None:
-        assert instruction.code
-        assert instruction.shape
-        self.names, self._code = instruction.code.operands, instruction.code.structure()
-        self._dims, self._spread = instruction.shape.dims, instruction.spread
+    def __init__(self, step: lower.CoreStep) -> None:
+        assert step.code
+        assert step.shape
+        self.names, self._code = step.code.operands, step.code.structure()
+        self._dims, self._spread = step.shape.dims, step.spread
 
     def on(self, operands: Mapping[str, Tensor]) -> Any:
         """A pointer to the map with its operands; it keeps what it points to."""

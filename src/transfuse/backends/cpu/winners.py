@@ -8,10 +8,10 @@ from torch import Tensor
 from transfuse.backends.base import Scatter
 from transfuse.backends.cpu import library, threads
 from transfuse.problem import Problem
-from transfuse.reverse.axes import Axis
+from transfuse.reverse.axes import AxisWindows
 
 
-def prepare(problem: Problem, axes: Sequence[Axis]) -> Scatter:
+def prepare(problem: Problem, axes: Sequence[AxisWindows]) -> Scatter:
     """The gradients by input and weight of a convolution whose output these windows see.
 
     The result is the same bits for any number of threads.

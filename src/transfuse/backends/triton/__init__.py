@@ -24,7 +24,7 @@ from transfuse.elements import ELEMENTS
 from transfuse.errors import Declined
 from transfuse.plan import Pass, Plan, fused
 from transfuse.problem import Problem
-from transfuse.reverse.axes import Axis
+from transfuse.reverse.axes import AxisWindows
 from transfuse.route import NoRoute, Route, route
 from transfuse.sweeps import Sweep
 
@@ -45,7 +45,7 @@ class Triton(Backend):
         if find_spec("triton") is None:
             return Verdict("Triton is not installed")
         try:
-            found = _route(chain, problem)
+            found = _routed(chain, problem)
         except NoRoute as reason:
             return Verdict(str(reason))
         declined = _declined.get((found.core, found.inner))
@@ -53,10 +53,10 @@ class Triton(Backend):
 
     def route(self, chain: Chain, problem: Problem) -> Route:
         """Which stages of a chain run where; raises ``NoRoute`` where it takes none."""
-        return _route(chain, problem)
+        return _routed(chain, problem)
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:
-        found = _route(chain, problem)
+        found = _routed(chain, problem)
         core = fused(found.core, found.inner)
         core = _copying(core, _calls().copied(found.core, core))
         return found.plan(core, ELEMENTS[problem.dtype].compute.itemsize)
@@ -69,7 +69,7 @@ class Triton(Backend):
         verdict = self.verdict(chain, problem)
         if problem.layout != "contiguous" or not verdict.ok or verdict.yields:
             return None
-        found = _route(chain, problem)
+        found = _routed(chain, problem)
         core = fused(found.core, found.inner)
         if found.head or core.chain.prologue or "input" not in _calls().copied(found.core, core):
             return None
@@ -78,7 +78,7 @@ class Triton(Backend):
 
     def tiles(self, chain: Chain, problem: Problem) -> list[Explained]:
         """What serves each convolution of a chain."""
-        found = _route(chain, problem)
+        found = _routed(chain, problem)
         rows: list[Explained] = _calls().explained(found.core, fused(found.core, found.inner))
         return rows
 
@@ -88,11 +88,11 @@ class Triton(Backend):
         return torch.finfo(ELEMENTS[problem.dtype].dtype).eps
 
     def prepare(self, chain: Chain, problem: Problem) -> Executable:
-        return legs.executable(_route(chain, problem), _Kernels())
+        return legs.executable(_routed(chain, problem), _Kernels())
 
 
 @lru_cache(maxsize=4096)
-def _route(chain: Chain, problem: Problem) -> Route:
+def _routed(chain: Chain, problem: Problem) -> Route:
     return route(chain, problem, _refuses)
 
 
@@ -132,7 +132,7 @@ class _Kernels:
 
         return list(prepare_all(sweeps, device))
 
-    def scatter(self, problem: Problem, windows: Sequence[Axis]) -> Scatter | None:
+    def scatter(self, problem: Problem, windows: Sequence[AxisWindows]) -> Scatter | None:
         return None
 
     def by_address(self, device: torch.device) -> bool:

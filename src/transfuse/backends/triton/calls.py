@@ -31,7 +31,7 @@ from transfuse.stages.pointwise import axes_of
 from transfuse.stages.running import write
 
 MOST = 4096
-"""Recipes kept; with one more, all are made again when they are next needed."""
+"""Launch plans kept; with one more, all are made anew when they are next needed."""
 
 
 @dataclass(frozen=True)

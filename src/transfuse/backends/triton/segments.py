@@ -46,8 +46,8 @@ class TileOp:
 
 
 @dataclass(frozen=True)
-class Statistic:
-    """``size`` neighbouring channels of ``channels`` share one, over a sample or the batch."""
+class Gathered:
+    """A statistic of a sample or the batch, one for ``size`` neighbouring of ``channels``."""
 
     kind: str  # "moments", "peaks" or "exponentials"
     channels: int
@@ -104,7 +104,7 @@ class Lowered:
     after_pool: tuple[TileOp, ...]
     factor: float
     segments: tuple[Segment, ...]
-    statistics: tuple[Statistic, ...]
+    statistics: tuple[Gathered, ...]
     passes: tuple[int, ...]
 
 

@@ -7,13 +7,15 @@ input with the flipped kernel.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor
 
 from transfuse.arrays import adopt
 from transfuse.bench.peers.base import Missing, Runner, Work, library
-from transfuse.maths.expr import ARITY, Call, Constant, Expr, Name, folded
+from transfuse.maths.expr import Call, Constant, Expr, Name, folded
+from transfuse.maths.primitives import complete
 from transfuse.problem import Problem
 from transfuse.stages import ConvTranspose, Number, Operand, Stage
 from transfuse.stages.norm import Norm
@@ -210,30 +212,31 @@ def _cat(s: Scope, stage: Cat, x: Array) -> Array:
     return s.jax.numpy.concatenate(parts, axis=1)
 
 
-_NAMES = {
-    **{each: each for each in ARITY},
-    "sub": "subtract",
-    "mul": "multiply",
-    "div": "divide",
-    "neg": "negative",
-    "clamp": "clip",
-    "lt": "less",
-    "le": "less_equal",
-    "eq": "equal",
-    "both": "logical_and",
-    "either": "logical_or",
-    "no": "logical_not",
+_FUNCTIONS = {
+    **{name: f"numpy.{name}" for name in ("add", "minimum", "maximum", "abs", "floor", "where")},
+    **{name: f"numpy.{name}" for name in ("sqrt", "exp", "expm1", "log", "log1p")},
+    **{name: f"numpy.{name}" for name in ("sin", "cos", "tanh")},
+    "sub": "numpy.subtract",
+    "mul": "numpy.multiply",
+    "div": "numpy.divide",
+    "neg": "numpy.negative",
+    "clamp": "numpy.clip",
+    "lt": "numpy.less",
+    "le": "numpy.less_equal",
+    "eq": "numpy.equal",
+    "both": "numpy.logical_and",
+    "either": "numpy.logical_or",
+    "no": "numpy.logical_not",
+    "rsqrt": "lax.rsqrt",
+    "sigmoid": "nn.sigmoid",
+    "erf": "scipy.special.erf",
 }
-"""The function of ``jax.numpy`` for each primitive, but for those of other modules."""
+"""The function of ``jax`` for each primitive."""
+complete(_FUNCTIONS, __name__)
 
 
 def _map(s: Scope, stage: Map, x: Array) -> Array:
     given = dict(zip(stage.function.parameters, stage.arguments, strict=True))
-    elsewhere = {
-        "sigmoid": s.jax.nn.sigmoid,
-        "erf": s.jax.scipy.special.erf,
-        "rsqrt": s.jax.lax.rsqrt,
-    }
 
     def leaf(each: Expr) -> Array:
         if isinstance(each, Constant):
@@ -242,8 +245,7 @@ def _map(s: Scope, stage: Map, x: Array) -> Array:
         return x if each.name == "x" else s.value(given[each.name])
 
     def apply(each: Call, parts: list[Array]) -> Array:
-        found = elsewhere.get(each.primitive)
-        return (found or getattr(s.jax.numpy, _NAMES[each.primitive]))(*parts)
+        return attrgetter(_FUNCTIONS[each.primitive])(s.jax)(*parts)
 
     return folded(stage.function.expr, leaf, apply)
 

@@ -60,7 +60,7 @@ class Doing:
 
 
 @dataclass(frozen=True)
-class Walk:
+class TogetherWalk:
     """What the kernel is compiled for, beside where its views lie: the first are ``loaded``."""
 
     loaded: int
@@ -112,7 +112,7 @@ def _views(group: Group) -> tuple[list[Placed], list[Placed]]:
     return list(loaded.values()), list(stored)
 
 
-def _walk(group: Group, loaded: list[Placed], view: int, given: LaunchArguments) -> Walk:
+def _walk(group: Group, loaded: list[Placed], view: int, given: LaunchArguments) -> TogetherWalk:
     """What is done to a block; ``view``: the number of the first that is written."""
     at_hand = {each.key: i for i, each in enumerate(loaded)}
     doings, columns = [], 0
@@ -138,7 +138,7 @@ def _walk(group: Group, loaded: list[Placed], view: int, given: LaunchArguments)
             )
         )  # fmt: skip
         columns += member.role == "column"
-    return Walk(len(loaded), tuple(doings), columns)
+    return TogetherWalk(len(loaded), tuple(doings), columns)
 
 
 def _part(expr: Expr, named: Named, numbers: list[float]) -> Node:
