@@ -49,7 +49,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 POSITIVE = ("log", "sqrt", "rsqrt", "log1p")
 
 
-def arguments(row: vocabulary.Row) -> tuple[Any, ...]:
+def arguments(row: vocabulary.Meaning) -> tuple[Any, ...]:
     if row.name in ARGUMENTS:
         return ARGUMENTS[row.name]
     if "pool" in row.name:
@@ -58,7 +58,7 @@ def arguments(row: vocabulary.Row) -> tuple[Any, ...]:
     return (V,)
 
 
-def row_of(choose: vocabulary.Choose) -> vocabulary.Row:
+def row_of(choose: vocabulary.Choose) -> vocabulary.Meaning:
     found = choose((None, 1), {})
     assert found is not None
     return found
@@ -70,7 +70,7 @@ FORMS = [
 ]
 
 
-def graph_of(op: str, target: Any, row: vocabulary.Row) -> tuple[fx.Graph, int]:
+def graph_of(op: str, target: Any, row: vocabulary.Meaning) -> tuple[fx.Graph, int]:
     """conv -> the operation, by one of its forms; and the spatial axes."""
     rank = row.rank or 2
     graph = fx.Graph()
@@ -116,7 +116,7 @@ def name_of(op: str, target: Any) -> str:
     return f"{module}.{getattr(target, '__name__', target)}"
 
 
-def not_read(op: str, target: Any, row: vocabulary.Row) -> bool:
+def not_read(op: str, target: Any, row: vocabulary.Meaning) -> bool:
     """Forms that are not read: conditions written as numbers, squeeze_ that changes a tensor."""
     inplace = str(target if op == "call_method" else target.__name__).endswith("_")
     condition = isinstance(row, vocabulary.Pointwise) and row.condition
@@ -127,7 +127,7 @@ def not_read(op: str, target: Any, row: vocabulary.Row) -> bool:
     ("op", "target", "row"), FORMS, ids=[f"{name_of(op, target)}" for op, target, _ in FORMS]
 )
 def test_every_form_of_every_row_joins_and_is_the_same(
-    op: str, target: Any, row: vocabulary.Row
+    op: str, target: Any, row: vocabulary.Meaning
 ) -> None:
     graph, rank = graph_of(op, target, row)
     before = fx.GraphModule({}, graph)

@@ -54,7 +54,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ConvolutionRow:
     """A transposed convolution.
 
     Attributes:
@@ -96,7 +96,7 @@ class FusedModel:
     """
 
     model: str
-    rows: tuple[Outcome, ...]
+    rows: tuple[ConvolutionRow, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Texts and numbers alone, as ``transfuse fuse --json`` prints them."""
@@ -178,7 +178,7 @@ def explain(model: nn.Module, example_inputs: Any = None) -> FusedModel:
     if not isinstance(model, nn.Module):
         raise TypeError(f"explain takes a torch.nn.Module, not {type(model).__name__}")
     figures = {} if example_inputs is None else _measured(model, example_inputs)
-    rows: list[Outcome] = []
+    rows: list[ConvolutionRow] = []
     covered: list[str] = []
     for path, module in model.named_modules():
         forward = vars(module).get("forward")
@@ -192,20 +192,20 @@ def explain(model: nn.Module, example_inputs: Any = None) -> FusedModel:
         if version is None or "" in version.whole:  # what is below may be fused
             if transposed(module):
                 why = "is no part of a fused forward" if version is None else version.whole[""]
-                rows.append(Outcome(path, (), None, why))
+                rows.append(ConvolutionRow(path, (), None, why))
             continue
         assert isinstance(forward, Forward)
         for site in version.sites:
-            rows.append(_outcome(path, forward, site, figures.get(id(site.call))))
+            rows.append(_row(path, forward, site, figures.get(id(site.call))))
         covered += _covered(path, module, version)
     return FusedModel(type(model).__name__, tuple(rows))
 
 
-def _outcome(path: str, forward: Forward, site: Site, figures: Figures | None) -> Outcome:
+def _row(path: str, forward: Forward, site: Site, figures: Figures | None) -> ConvolutionRow:
     name = ".".join(filter(None, (path, site.path)))
     chain = None if site.chain is None else _briefly(str(site.chain))
     why = "; ".join(filter(None, (site.why, forward.why)))
-    return Outcome(name, site.operations, chain, why, figures)
+    return ConvolutionRow(name, site.operations, chain, why, figures)
 
 
 def _briefly(chain: str) -> str:
@@ -213,11 +213,11 @@ def _briefly(chain: str) -> str:
     return re.sub(r", (?:(\w+)=(\w+\.)?\1|\w+\.(?:weight|bias))(?=[,)])", "", chain)
 
 
-def _pending(path: str, forward: Forward) -> Iterator[Outcome]:
+def _pending(path: str, forward: Forward) -> Iterator[ConvolutionRow]:
     """Rows of a forward that has no version for the present state."""
     for name, module in forward.module.named_modules():
         if seems(module):
-            yield Outcome(".".join(filter(None, (path, name))), (), None, forward.pending)
+            yield ConvolutionRow(".".join(filter(None, (path, name))), (), None, forward.pending)
 
 
 def _called_below(module: nn.Module) -> bool:

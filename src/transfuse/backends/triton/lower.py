@@ -7,10 +7,10 @@ from math import isnan, log, nan
 from typing import Any
 
 from transfuse.backends.triton.segments import (
-    Gathered,
     Lowered,
     Node,
     Segment,
+    SegmentStatistic,
     TileOp,
     power,
 )
@@ -58,7 +58,7 @@ class _Walk:
     declared: Chain
     plan: Plan
     segments: list[Segment] = field(default_factory=list)
-    statistics: list[Gathered] = field(default_factory=list)
+    statistics: list[SegmentStatistic] = field(default_factory=list)
     passes: list[int] = field(default_factory=list)
     at: int = 0
     """The pass of each segment, and of the one under way."""
@@ -150,7 +150,7 @@ class _Walk:
     def _cut(self, action: Action | None, shape: Shape, again: bool) -> None:
         late = None
         if isinstance(action, Normalize) and not action.gathers:
-            # Gathered before the pool that stands between.
+            # SegmentStatistic before the pool that stands between.
             self.statistics[-1] = replace(self.statistics[-1], eps=action.eps)
         else:
             self.statistics.append(_statistic(action, shape))
@@ -318,14 +318,14 @@ def _affine(norm: Normalize) -> tuple[TileOp, ...]:
     return weight + ((TileOp("add", (norm.bias,)),) if norm.bias is not None else ())
 
 
-def _statistic(action: Action | None, shape: Shape) -> Gathered:
+def _statistic(action: Action | None, shape: Shape) -> SegmentStatistic:
     match action:
         case OverSpace(bounded):
-            return Gathered("exponentials" if bounded else "peaks", shape.c)
+            return SegmentStatistic("exponentials" if bounded else "peaks", shape.c)
         case Normalize(over_batch=True, eps=eps, running=running):
-            return Gathered("moments", shape.c, over_batch=True, eps=eps, running=running)
+            return SegmentStatistic("moments", shape.c, over_batch=True, eps=eps, running=running)
         case Normalize(eps=eps, groups=groups):
-            return Gathered("moments", shape.c, shape.c // groups, eps=eps)
+            return SegmentStatistic("moments", shape.c, shape.c // groups, eps=eps)
     raise AssertionError(f"{action} has no statistic")
 
 

@@ -46,7 +46,7 @@ class TileOp:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class SegmentStatistic:
     """A statistic of a sample or the batch, one for ``size`` neighbouring of ``channels``."""
 
     kind: str  # "moments", "peaks" or "exponentials"
@@ -104,7 +104,7 @@ class Lowered:
     after_pool: tuple[TileOp, ...]
     factor: float
     segments: tuple[Segment, ...]
-    statistics: tuple[Gathered, ...]
+    statistics: tuple[SegmentStatistic, ...]
     passes: tuple[int, ...]
 
 

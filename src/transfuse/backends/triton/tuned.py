@@ -13,7 +13,7 @@ import torch
 from transfuse.backends.triton.engines.portable import tiling
 from transfuse.backends.triton.engines.workload import Workload
 from transfuse.backends.triton.gpu import capability as capability
-from transfuse.backends.triton.segments import Gathered, Lowered, Segment, power
+from transfuse.backends.triton.segments import Lowered, Segment, SegmentStatistic, power
 from transfuse.backends.triton.tuned_files import PORTABLE, Key, decoded, encoded, in_force
 from transfuse.problem import Problem
 from transfuse.stages.actions import Pool
@@ -49,7 +49,7 @@ def chain(lowered: Lowered, each: Segment) -> str:
     return " > ".join([*words, *(["store"] if each.stores else [])])
 
 
-def _gather(statistic: Gathered) -> str:
+def _gather(statistic: SegmentStatistic) -> str:
     return f"gather {statistic.kind} of {'the batch' if statistic.over_batch else 'a sample'}"
 
 

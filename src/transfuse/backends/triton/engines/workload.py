@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from transfuse.backends.triton.segments import Gathered, Lowered, Segment
+from transfuse.backends.triton.segments import Lowered, Segment, SegmentStatistic
 from transfuse.backends.triton.tap_table import TapTable
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
@@ -42,7 +42,7 @@ def describe(
     tap_table: TapTable,
     problem: Problem,
     each: Segment,
-    statistics: tuple[Gathered, ...],
+    statistics: tuple[SegmentStatistic, ...],
     item: int,
 ) -> Workload:
     numbers = {at for step in (*each.before, *each.after) for at in step.tensors}
