@@ -109,7 +109,7 @@ def of_three(E: tl.constexpr, a, b, c):
 def of_one(E: tl.constexpr, a):
     """The primitives of one argument."""
     if E.op == "neg":
-        return -a
+        return a * -1.0  # Triton takes it from 0, which makes 0 of -0 and of 0
     elif E.op == "no":
         return a == 0
     elif E.op == "abs":
