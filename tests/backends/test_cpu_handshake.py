@@ -75,6 +75,7 @@ def test_another_library(tmp_path: Path) -> None:
         ("abi", f"abi {library.ABI}", f"abi {library.ABI + 1}"),
         ("elements", "fp64 fp16", "fp16 fp64"),
         ("operations", "ADD SCALE", "SCALE ADD"),
+        ("primitives", "SIGMOID ERF", "SIGMOID"),
         ("step", "i0@8", "i0@4"),
         ("program", "careful@", "careful@1"),
     ],
