@@ -21,12 +21,16 @@ def python(code: str) -> str:
 
 
 def test_takes_little() -> None:
-    """Counted, not timed: of the calls of functions that ``import torch`` makes, a twentieth."""
+    """Counted, not timed: of the calls of functions that ``import torch`` makes, one in 22.
+
+    Without those of Python's own import: they are others where files have been compiled before.
+    """
     code = """
 calls = 0
 def count(frame, event, argument):
     global calls
-    calls += event in ("call", "c_call")
+    imports = frame.f_code.co_filename.startswith("<frozen importlib")
+    calls += event in ("call", "c_call") and not imports
 
 def counted(module):
     global calls
@@ -39,7 +43,7 @@ def counted(module):
 print(counted("torch"), counted("transfuse"))
 """
     torchs, ours = map(int, python(code).split())
-    assert 0 < ours <= torchs / 20
+    assert 0 < ours <= torchs / 22
 
 
 def test_loads_no_compiler_and_no_command_line() -> None:

@@ -52,15 +52,15 @@ from transfuse.stages.base import Env, Kind, Number, Operand, Stage, look_at_fie
 from transfuse.stages.convolution import ConvTranspose
 from transfuse.stages.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from transfuse.stages.pointwise import Function, Map, pointwise
-from transfuse.stages.reduce import amax, amin, log_softmax, logsumexp, mean, softmax, sum
-from transfuse.stages.shape import cat, flatten, pixel_shuffle, squeeze
-from transfuse.stages.window import (
+from transfuse.stages.pools import (
     adaptive_avg_pool,
     adaptive_max_pool,
     avg_pool,
     lp_pool,
     max_pool,
 )
+from transfuse.stages.reduce import amax, amin, log_softmax, logsumexp, mean, softmax, sum
+from transfuse.stages.shape import cat, flatten, pixel_shuffle, squeeze
 
 conv_transpose = ConvTranspose
 look_at_fields()

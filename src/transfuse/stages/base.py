@@ -59,8 +59,6 @@ class Stage:
     gathers: ClassVar[bool] = True
     applies: ClassVar[bool] = True
     """Of one that sees the whole: whether it takes a statistic, and whether it needs one."""
-    checked_in_c: ClassVar[bool] = True
-    """Whether the checks of C functions (``call.h``) have what it asks of the values before it."""
     reshapes: ClassVar[bool] = False
     """Whether the result has other axes than the values between stages; see ``form``."""
 
@@ -142,6 +140,11 @@ class Stage:
     def action(self, shape: Shape) -> Action | None:
         """What it does to a tile of values of this shape; None where only sweeps can do it."""
         return None
+
+    @property
+    def checked_in_c(self) -> bool:
+        """Whether the checks of C functions (``call.h``) have what it asks of the values."""
+        return True
 
     @property
     def across_samples(self) -> bool:
