@@ -10,8 +10,9 @@ from torch import Tensor, fx
 
 from tests.fusing.captured import close, gradients, never_unfused
 from transfuse.fusing import vocabulary
+from transfuse.fusing.meanings import Beside, Meaning, Nothing, OneStage, Pointwise
 from transfuse.fusing.rewriting import fuse_graph
-from transfuse.fusing.vocabulary import FUNCTIONS, METHODS, Beside, Nothing, OneStage
+from transfuse.fusing.vocabulary import FUNCTIONS, METHODS
 
 N, C, L = 2, 4, 6
 """Samples, channels and positions along each axis of what comes out of the convolution."""
@@ -49,7 +50,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 POSITIVE = ("log", "sqrt", "rsqrt", "log1p")
 
 
-def arguments(row: vocabulary.Meaning) -> tuple[Any, ...]:
+def arguments(row: Meaning) -> tuple[Any, ...]:
     if row.name in ARGUMENTS:
         return ARGUMENTS[row.name]
     if "pool" in row.name:
@@ -58,7 +59,7 @@ def arguments(row: vocabulary.Meaning) -> tuple[Any, ...]:
     return (V,)
 
 
-def row_of(choose: vocabulary.Choose) -> vocabulary.Meaning:
+def row_of(choose: vocabulary.Choose) -> Meaning:
     found = choose((None, 1), {})
     assert found is not None
     return found
@@ -70,7 +71,7 @@ FORMS = [
 ]
 
 
-def graph_of(op: str, target: Any, row: vocabulary.Meaning) -> tuple[fx.Graph, int]:
+def graph_of(op: str, target: Any, row: Meaning) -> tuple[fx.Graph, int]:
     """conv -> the operation, by one of its forms; and the spatial axes."""
     rank = row.rank or 2
     graph = fx.Graph()
@@ -90,7 +91,7 @@ def graph_of(op: str, target: Any, row: vocabulary.Meaning) -> tuple[fx.Graph, i
     z = graph.create_node(op, target, given)
     if isinstance(row, OneStage) and row.pair:
         z = graph.call_function(operator.getitem, (z, 0))
-    if isinstance(row, vocabulary.Pointwise) and row.condition:
+    if isinstance(row, Pointwise) and row.condition:
         z = graph.call_function(torch.where, (z, y, graph.call_function(torch.mul, (y, 0.5))))
     graph.output(z)
     return graph, rank
@@ -116,19 +117,17 @@ def name_of(op: str, target: Any) -> str:
     return f"{module}.{getattr(target, '__name__', target)}"
 
 
-def not_read(op: str, target: Any, row: vocabulary.Meaning) -> bool:
+def not_read(op: str, target: Any, row: Meaning) -> bool:
     """Forms that are not read: conditions written as numbers, squeeze_ that changes a tensor."""
     inplace = str(target if op == "call_method" else target.__name__).endswith("_")
-    condition = isinstance(row, vocabulary.Pointwise) and row.condition
+    condition = isinstance(row, Pointwise) and row.condition
     return target in vocabulary.IN_PLACE and inplace and (condition or row.name == "squeeze")
 
 
 @pytest.mark.parametrize(
     ("op", "target", "row"), FORMS, ids=[f"{name_of(op, target)}" for op, target, _ in FORMS]
 )
-def test_every_form_of_every_row_joins_and_is_the_same(
-    op: str, target: Any, row: vocabulary.Meaning
-) -> None:
+def test_every_form_of_every_row_joins_and_is_the_same(op: str, target: Any, row: Meaning) -> None:
     graph, rank = graph_of(op, target, row)
     before = fx.GraphModule({}, graph)
     after = fx.GraphModule({}, graph)
@@ -154,7 +153,7 @@ def test_the_forms_are_many() -> None:
     names = {name_of(op, target) for op, target, _ in FORMS}
     assert {"torch.relu", "Tensor.relu_", "torch.nn.functional.relu", "_operator.iadd"} <= names
     kinds = {type(row) for _, _, row in FORMS}
-    assert kinds == {vocabulary.Pointwise, OneStage, Beside, Nothing}
+    assert kinds == {Pointwise, OneStage, Beside, Nothing}
     assert len(FORMS) > 280
 
 

@@ -13,7 +13,8 @@ from torch.fx import Node
 from torch.fx.node import _side_effectful_functions
 
 from transfuse.fusing.fused_call import FusedCall
-from transfuse.fusing.vocabulary import FRESH, OneStage, Pointwise, Reading, read
+from transfuse.fusing.meanings import OneStage, Pointwise
+from transfuse.fusing.vocabulary import FRESH, Reading, read
 
 FORMS = frozenset({"flatten", "squeeze"})
 """Operations of the vocabulary whose result is the memory of what they are given."""

@@ -18,18 +18,10 @@ from transfuse import stages
 from transfuse.fusing.effects import Effects
 from transfuse.fusing.examples import Examples
 from transfuse.fusing.match import WRONG, Match
+from transfuse.fusing.meanings import CHANNELLED, Beside, Nothing, OneStage, Pointwise
 from transfuse.fusing.norms import mean_name, norm_of, over
 from transfuse.fusing.stopping import LEFT
-from transfuse.fusing.vocabulary import (
-    CHANNELLED,
-    Beside,
-    Nothing,
-    OneStage,
-    Pointwise,
-    Reading,
-    convolution,
-    read,
-)
+from transfuse.fusing.vocabulary import Reading, convolution, read
 from transfuse.maths.expr import Expr, X, substituted
 from transfuse.maths.expr import name as symbol
 from transfuse.stages import Function, Stage

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx import Node
 
-from transfuse.fusing.vocabulary import CONVOLVES, Nothing, Pointwise, convolution, read
+from transfuse.fusing.meanings import Nothing, Pointwise
+from transfuse.fusing.vocabulary import CONVOLVES, convolution, read
 
 KEEP = frozenset(
     (
