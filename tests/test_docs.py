@@ -204,3 +204,28 @@ def test_imports_have_no_cycle() -> None:
     """Also within a package, where its ``__init__`` only gathers what its modules hold."""
     order = TopologicalSorter({each: imports(path) - {each} for each, path in MODULES.items()})
     order.prepare()  # raises CycleError, which names the modules of the cycle
+
+
+def kept() -> Iterator[str]:
+    """What modules keep from call to call: functions with a cache, private dictionaries."""
+    for path in SOURCES:
+        where = path.relative_to(PACKAGE).with_suffix("").as_posix().removesuffix("/__init__")
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef):
+                decorators = {ast.unparse(each).partition("(")[0] for each in node.decorator_list}
+                if decorators & {"cache", "lru_cache"}:
+                    yield f"{where}.{node.name}"
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                value, key = ast.unparse(node.value), ast.unparse(node.target)
+                if key.startswith("_") and (value == "{}" or value.startswith("Weak")):
+                    yield f"{where}.{key}"
+
+
+def test_what_is_kept_is_listed() -> None:
+    listed = section(DESIGN.read_text("utf-8"), "## What is kept from call to call")
+    named = set(re.findall(r"`([\w/]+\.\w+)`", listed))
+    named |= {"backends/cpu._routed", "backends/triton._routed"}  # told together
+    # No values are kept in these: a mend, a module, threads under way.
+    named |= {"backends/triton/versions.mend_interpreter", "backends/triton._calls"}
+    named |= {"dispatch._explained"}
+    assert named == set(kept())

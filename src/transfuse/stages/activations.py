@@ -6,7 +6,7 @@ number, or a tensor with one value per channel.
 """
 
 import math
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import torch
@@ -388,7 +388,7 @@ def pow(exponent: int) -> Map:
     return _power(integer("pow: exponent", exponent))()
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _power(exponent: int) -> Function:
     of_torch = partial(torch.pow, exponent=exponent)
     return Function(lambda x: x**exponent, of_torch, name=f"pow({exponent})")
