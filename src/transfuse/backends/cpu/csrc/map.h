@@ -27,33 +27,34 @@ template <class T> TF_INLINE Vec<T> truth(Mask<T> m) { return m ? fill(T(1)) : V
 // The primitives on vectors; true and false are 1 and 0.
 template <int P, class T> TF_INLINE Vec<T> primitive(Vec<T> a, Vec<T> b, Vec<T> c) {
     if constexpr (P == TF_P_ADD) return a + b;
-    if constexpr (P == TF_P_SUB) return a - b;
-    if constexpr (P == TF_P_MUL) return a * b;
-    if constexpr (P == TF_P_DIV) return a / b;
-    if constexpr (P == TF_P_MINIMUM) return minimum(a, b);
-    if constexpr (P == TF_P_MAXIMUM) return maximum(a, b);
-    if constexpr (P == TF_P_CLAMP) return minimum(maximum(a, b), c);
-    if constexpr (P == TF_P_WHERE) return a != T(0) ? b : c;
-    if constexpr (P == TF_P_LT) return truth<T>(a < b);
-    if constexpr (P == TF_P_LE) return truth<T>(a <= b);
-    if constexpr (P == TF_P_EQ) return truth<T>(a == b);
-    if constexpr (P == TF_P_BOTH) return a * b;
-    if constexpr (P == TF_P_EITHER) return larger(a, b);
-    if constexpr (P == TF_P_NO) return T(1) - a;
-    if constexpr (P == TF_P_NEG) return -a;
-    if constexpr (P == TF_P_ABS) return magnitude<T>(a);
-    if constexpr (P == TF_P_FLOOR) return whole_below<T>(a);
-    if constexpr (P == TF_P_SQRT) return root(a);
-    if constexpr (P == TF_P_RSQRT) return T(1) / root(a);
-    if constexpr (P == TF_P_EXP) return exponential(a);
-    if constexpr (P == TF_P_EXPM1) return exponential_m1(a);
-    if constexpr (P == TF_P_LOG) return logarithm(a);
-    if constexpr (P == TF_P_LOG1P) return logarithm_1p(a);
-    if constexpr (P == TF_P_SIN) return sine(a);
-    if constexpr (P == TF_P_COS) return cosine(a);
-    if constexpr (P == TF_P_TANH) return hyperbolic(a);
-    if constexpr (P == TF_P_SIGMOID) return sigmoid<T>(a);
-    if constexpr (P == TF_P_ERF) return error_function(a);
+    else if constexpr (P == TF_P_SUB) return a - b;
+    else if constexpr (P == TF_P_MUL) return a * b;
+    else if constexpr (P == TF_P_DIV) return a / b;
+    else if constexpr (P == TF_P_MINIMUM) return minimum(a, b);
+    else if constexpr (P == TF_P_MAXIMUM) return maximum(a, b);
+    else if constexpr (P == TF_P_CLAMP) return minimum(maximum(a, b), c);
+    else if constexpr (P == TF_P_WHERE) return a != T(0) ? b : c;
+    else if constexpr (P == TF_P_LT) return truth<T>(a < b);
+    else if constexpr (P == TF_P_LE) return truth<T>(a <= b);
+    else if constexpr (P == TF_P_EQ) return truth<T>(a == b);
+    else if constexpr (P == TF_P_BOTH) return a * b;
+    else if constexpr (P == TF_P_EITHER) return larger(a, b);
+    else if constexpr (P == TF_P_NO) return T(1) - a;
+    else if constexpr (P == TF_P_NEG) return -a;
+    else if constexpr (P == TF_P_ABS) return magnitude<T>(a);
+    else if constexpr (P == TF_P_FLOOR) return whole_below<T>(a);
+    else if constexpr (P == TF_P_SQRT) return root(a);
+    else if constexpr (P == TF_P_RSQRT) return T(1) / root(a);
+    else if constexpr (P == TF_P_EXP) return exponential(a);
+    else if constexpr (P == TF_P_EXPM1) return exponential_m1(a);
+    else if constexpr (P == TF_P_LOG) return logarithm(a);
+    else if constexpr (P == TF_P_LOG1P) return logarithm_1p(a);
+    else if constexpr (P == TF_P_SIN) return sine(a);
+    else if constexpr (P == TF_P_COS) return cosine(a);
+    else if constexpr (P == TF_P_TANH) return hyperbolic(a);
+    else if constexpr (P == TF_P_SIGMOID) return sigmoid<T>(a);
+    else if constexpr (P == TF_P_ERF) return error_function(a);
+    else static_assert(P != P, "a primitive that no line here computes");
 }
 
 constexpr int arity(int p) { return p == TF_P_WHERE || p == TF_P_CLAMP ? 3 : p < TF_P_NO ? 2 : 1; }
