@@ -121,12 +121,12 @@ def tanh(x):
         top = (-9.64399179425052238628e-1 * z - 9.92877231001918586564e1) * z
         top = top - 1.61468768441708447952e3
         low = ((z + 1.12811678491632931402e2) * z + 2.23548839060100448583e3) * z
-        near = x + x * z * (top / (low + 4.84406305325125486048e3))
+        near = x * (1.0 + z * (top / (low + 4.84406305325125486048e3)))
         far = 1.0 - 2.0 / (tl.exp(2.0 * tl.abs(x)) + 1.0)
     else:
         fit = (-5.70498872745e-3 * z + 2.06390887954e-2) * z - 5.37397155531e-2
         fit = (fit * z + 1.33314422036e-1) * z - 3.33332819422e-1
-        near = x + x * z * fit
+        near = x * (1.0 + z * fit)  # of -0, too
         far = 1.0 - 2.0 * reciprocal(power_of_two(tl.abs(x) * (2.0 * LOG2E)) + 1.0)
     far = tl.where(x < 0, -far, far)
     return tl.where(tl.abs(x) < 0.625, near, far)
