@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 import transfuse
+from tests.primitive_ranges import NUMBERS, arguments, swept, wrong
 from transfuse import maths
+from transfuse.backends.cpu.sweeps import prepare
 from transfuse.maths.expr import ARITY, LOGICAL, Expr, call
 from transfuse.maths.primitives import PRIMITIVES
 from transfuse.stages import Map, pointwise, sigmoid, tanh
@@ -157,3 +159,15 @@ def test_two_arguments_are_rounded_as_torch_rounds_them(primitive: str, other: f
     found = run(pointwise(body)(torch.tensor([other])), x)
     expected = PRIMITIVES[primitive].torch(x, torch.tensor(other)).float()
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("primitive", NUMBERS)
+def test_in_sweeps(primitive: str, dtype: torch.dtype) -> None:
+    """Where both zeros come through, and whatever stands in the place of a second argument."""
+    given = arguments(primitive, dtype, 20_000)
+    sweep, slots = swept(primitive, given)
+    prepare(sweep)([slot.data_ptr() for slot in slots])
+    row = PRIMITIVES[primitive]
+    own = 1 if dtype is torch.float64 else 0  # torch's are not exact themselves
+    assert not wrong(primitive, given, slots[-1], row.ulp + own, primitive in FLUSHED)
