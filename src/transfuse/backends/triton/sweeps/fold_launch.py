@@ -142,24 +142,27 @@ def _laid(
     near = _nearest(kept, first, len(views)), _nearest(folded, first, len(views))
     most = ELEMENTS // 2 if any(view.dtype is torch.float64 for view in views) else ELEMENTS
     if near[0] < near[1]:
-        inner = kept[-1].size
+        inner, beside = kept[-1].size, _beside(folded, kept)
         flat = len(kept) == 1 or inner < KEPT[-1] // 2
-        columns = widest(_count(kept) if flat else inner, KEPT)
+        columns = widest(_count(kept) if flat else inner, KEPT[beside:])
         rows = most // columns if _count(folded) > 4 else 4
-        return laid(views, _rows(folded, kept, rows), Across(kept, columns, flat)), 1
-    flat = len(folded) < 2 or folded[-1].size < SHORT
-    columns = widest(_count(folded) if flat else folded[-1].size, FOLDED)
-    return laid(views, _rows(kept, folded, most // columns), Across(folded, columns, flat)), 0
+        across = Across(kept, columns, flat)
+        return laid(views, Across(folded, rows, not beside, even=beside), across), 1
+    flat, beside = len(folded) < 2 or folded[-1].size < SHORT, _beside(kept, folded)
+    columns = widest(_count(folded) if flat else folded[-1].size, FOLDED[beside:])
+    across = Across(folded, columns, flat)
+    return laid(views, Across(kept, most // columns, not beside, even=beside), across), 0
 
 
-def _rows(found: list[BlockAxis], across: list[BlockAxis], block: int) -> Across:
-    """Rows of a block; where a view of all elements lies along them, enough for it to be read side
-    by side."""
-    if found and across and found[-1].size >= BESIDE:
-        pairs = zip(found[-1].strides, across[-1].strides, strict=True)
-        if any(own == 1 and other for own, other in pairs):
-            return Across(found, max(block, BESIDE), flat=False)
-    return Across(found, block, even=False)
+def _beside(found: list[BlockAxis], across: list[BlockAxis]) -> bool:
+    """Whether a view of all elements lies along the rows, so that some are to be read side by side.
+
+    A block has few columns then: as many rows more would be more than its threads hold.
+    """
+    if not found or not across or found[-1].size < BESIDE:
+        return False
+    pairs = zip(found[-1].strides, across[-1].strides, strict=True)
+    return any(own == 1 and other for own, other in pairs)
 
 
 def _nearest(found: Sequence[BlockAxis], first: int, last: int) -> float:
