@@ -16,6 +16,7 @@ from torch import Tensor
 
 from transfuse import plain
 from transfuse.backends.base import Backend, Executable
+from transfuse.backends.inlining import Inlining
 from transfuse.backends.memory import INPUT as READ
 from transfuse.backends.memory import laid, memory_format, touched, whole
 from transfuse.backends.schedule import Schedule, alive
@@ -331,6 +332,9 @@ class Backward:
             given = reversal.handed_on(g, G)
             back = list(reversal.steps)
             outs.append(given)
+        if self.kernels.inlines:
+            sizes = dict(self.chain.dims(self.problem))
+            back = Inlining(sizes, self.kernels.common)(back, outs)
         steps = alive([*first, *tape.legs, *back], outs, known)
         reads = {each.given for step in steps for each in touched(step)[1]}
         self.told = RESULT in reads and all(step is not first[0] for step in steps)
