@@ -467,6 +467,8 @@ class _Part:
             convolved = (whole.source, whole.torch_last)
             form = convolved if self is whole.after else (given[READ].dtype, whole.last)
             g = outs[G] = whole.kernels.empty(self.made.dims, *form, grad.device)
+        if self.last != whole.last:
+            grad = laid(grad, self.last)  # sweeps read it several times, beside what lies so
         if self.steps:
             self.schedule({**given, **operands, GRAD: grad, **outs})
         return found, g

@@ -70,6 +70,7 @@ def swept(
     BEFORE: tl.constexpr = D.before
     KIND: tl.constexpr = D.kind
     TAKES: tl.constexpr = D.takes
+    AFTER: tl.constexpr = D.after
     OTHERS: tl.constexpr = D.others
     FIRST: tl.constexpr = D.writes
     views, rows, cols, live_rows, live = place
@@ -80,7 +81,8 @@ def swept(
         write(views, rows, cols, live, v, FIRST, B)
         at_hand = at_hand + (v,)
     elif D.role == "row":
-        found = concluded(of_rows(v, live, KIND), picked(at_hand, OTHERS), length, numbers, D, ACC)
+        kept = of_rows(v, live, KIND)
+        found = concluded(kept, picked(at_hand, OTHERS), length, numbers, D, AFTER, ACC)
         for j in tl.static_range(len(found)):
             write(views, rows, cols, live_rows, found[j], FIRST + j, B)
         at_hand = at_hand + found
