@@ -180,6 +180,14 @@ def concluded(
 
 
 @triton.jit
+def concluded_one(kept, others, many, numbers, WHICH: tl.constexpr, F: tl.constexpr, ACC: tl.constexpr):
+    """The results of one of the folds."""
+    MANY: tl.constexpr = len(F.before)
+    AFTER: tl.constexpr = F.after[WHICH]
+    return concluded(one_of(kept, WHICH, MANY), others, many, numbers, F, AFTER, ACC)
+
+
+@triton.jit
 def stored(
     kept, views, rows, cols, live, many, numbers, B: tl.constexpr, F: tl.constexpr,
     ACC: tl.constexpr,
@@ -188,10 +196,17 @@ def stored(
     MANY: tl.constexpr = len(F.before)
     others = read(views, rows, cols, (live, live), F.results, F.others, B, ACC)
     for i in tl.static_range(MANY):
-        AFTER: tl.constexpr = F.after[i]
-        found = concluded(one_of(kept, i, MANY), others, many, numbers, F, AFTER, ACC)
+        found = concluded_one(kept, others, many, numbers, i, F, ACC)
         for j in tl.static_range(len(found)):
             write(views, rows, cols, live, found[j], i * len(found) + j, B)
+
+
+@triton.jit
+def folded(blank, values, numbers, WHICH: tl.constexpr, F: tl.constexpr):
+    """What one of the folds is taken of."""
+    BEFORE: tl.constexpr = F.before[WHICH]
+    v = evaluate(BEFORE, blank, values, numbers, 0)
+    return tl.broadcast_to(v, blank.shape)
 
 
 @triton.jit
@@ -214,9 +229,7 @@ def met(
     blank = tl.zeros(SHAPE, ACC)
     found = ()
     for i in tl.static_range(MANY):
-        BEFORE: tl.constexpr = F.before[i]
-        v = evaluate(BEFORE, blank, values, numbers, 0)
-        v = tl.broadcast_to(v, blank.shape)
+        v = folded(blank, values, numbers, i, F)
         found = found + taken(one_of(kept, i, MANY), v, live & there, KIND)
     return found
 

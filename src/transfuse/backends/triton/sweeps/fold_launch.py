@@ -161,7 +161,8 @@ def _laid(
     if near[0] < near[1]:
         inner, beside = kept[-1].size, _beside(folded, kept)
         flat = len(kept) == 1 or inner < KEPT[-1] // 2
-        columns = widest(_count(kept) if flat else inner, KEPT[beside:])
+        few = _count(kept) < ENOUGH * KEPT[0]
+        columns = widest(_count(kept) if flat else inner, KEPT[beside or few :])
         rows = most // columns if _count(folded) > 4 else 4
         across = Across(kept, columns, flat)
         return laid(views, Across(folded, rows, not beside, even=beside), across), 1
