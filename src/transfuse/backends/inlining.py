@@ -42,9 +42,7 @@ class Inlining:
             found, at = (found, at + 1) if fewer is None else (fewer, at)
         return found
 
-    def _without(
-        self, steps: list[Step], at: int, wanted: Sequence[Buffer]
-    ) -> list[Step] | None:
+    def _without(self, steps: list[Step], at: int, wanted: Sequence[Buffer]) -> list[Step] | None:
         """The steps without one of them, if all its readers can do without."""
         step = steps[at]
         made = step.writes[0].buffer

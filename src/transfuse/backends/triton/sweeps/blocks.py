@@ -181,8 +181,7 @@ def laid(views: Sequence[View], rows: Across, cols: Across, read: Sequence[int] 
         looks.append(Look(*kinds, unit))
         strides.append(tuple(map(told, (view.offset // unit, *along))))
     sides = [
-        Side(len(s.axes), s.block, dim, s.flat, units[id(s)])
-        for dim, s in enumerate((rows, cols))
+        Side(len(s.axes), s.block, dim, s.flat, units[id(s)]) for dim, s in enumerate((rows, cols))
     ]
     sizes = [rows.tiles, cols.tiles, cols.blocks]
     for made, across in zip(sides, (rows, cols), strict=True):

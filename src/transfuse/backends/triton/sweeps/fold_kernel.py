@@ -160,9 +160,7 @@ def peak(kept):
 
 
 @triton.jit
-def concluded(
-    kept, others, many, numbers, F: tl.constexpr, AFTER: tl.constexpr, ACC: tl.constexpr
-):
+def concluded(kept, others, many, numbers, F: tl.constexpr, AFTER: tl.constexpr, ACC: tl.constexpr):
     """The results of what is kept of ``many`` values, through the expression that follows."""
     if F.folding == "moments":
         return kept[1], quotient(kept[2], kept[0])
@@ -180,7 +178,9 @@ def concluded(
 
 
 @triton.jit
-def concluded_one(kept, others, many, numbers, WHICH: tl.constexpr, F: tl.constexpr, ACC: tl.constexpr):
+def concluded_one(
+    kept, others, many, numbers, WHICH: tl.constexpr, F: tl.constexpr, ACC: tl.constexpr
+):
     """The results of one of the folds."""
     MANY: tl.constexpr = len(F.before)
     AFTER: tl.constexpr = F.after[WHICH]
