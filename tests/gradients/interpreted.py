@@ -2,10 +2,12 @@
 
     TRITON_INTERPRET=1 TRANSFUSE_BACKEND=triton python -m tests.gradients.interpreted tiles 0 1 2
 
-Each argument is a chain below, or the seed of a drawn one.
+Each argument is a chain below, or the seed of a drawn one. A chain in half precision, as on a GPU:
+``tiles/fp16``.
 """
 
 import sys
+from unittest.mock import patch
 
 from tests.gradients.autograd import compare
 from transfuse import draws
@@ -29,6 +31,14 @@ CHAINS = {
 
 def right(what: str) -> None:
     """Hold the gradients of a chain to torch's."""
+    named, _, half = what.partition("/")
+    if half:
+        # As on a GPU, too, the convolution's gradients are torch's with channels innermost.
+        chain = Chain(s.conv_transpose(2), *CHAINS[named])  # a norm leaves nothing of a bias
+        problem = Problem.parse(f"n2 ci2 co4 i4x3 k4 s2 p1 {half}")
+        with patch("transfuse.backends.backward.on_cuda", lambda device: True):
+            compare(chain, problem, real(chain, problem, 0), 1e-2)
+        return
     if what in CHAINS:
         chain = Chain(s.conv_transpose(2, "b"), *CHAINS[what])
         problem = Problem.parse("n2 ci2 co4 i4x3 k3 s2 p1 fp64")

@@ -17,7 +17,7 @@ def drawn(first: int) -> list[str]:
 @pytest.mark.parametrize(
     "chains",
     [
-        ["tiles"],
+        ["tiles", "tiles/fp16"],
         *(
             pytest.param(each, marks=pytest.mark.long)
             for each in (["taps", "epilogue"], drawn(0), drawn(12))

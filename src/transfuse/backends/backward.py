@@ -16,6 +16,7 @@ from torch import Tensor
 
 from transfuse import plain
 from transfuse.backends.base import Backend, Executable
+from transfuse.backends.inlining import Inlining
 from transfuse.backends.memory import INPUT as READ
 from transfuse.backends.memory import laid, memory_format, touched, whole
 from transfuse.backends.schedule import Schedule, alive
@@ -92,6 +93,9 @@ class Backward:
         self.last = problem.layout == "channels_last"
         # cuDNN's convolutions of channels-last tensors take 1.3 to 3 times less time.
         self.torch_last = self.last or on_cuda(problem.device)
+        # So lies what sweeps store before it, too, where most of what they read they have stored.
+        smaller = 2 * prod(self.dims[-1]) <= prod(self.dims[chain.at + 1])
+        self.after_last = self.torch_last if smaller else self.last
         early = {name for stage in chain.prologue for name in stage.operands}
         self.by_source = INPUT in wanted or bool(early & wanted)
         self.by_weight = WEIGHT in wanted
@@ -309,7 +313,7 @@ class Backward:
         _follow(sweeping, self.chain.prologue)
         sweeping.store()
         sweeping.buffer.given = SOURCE
-        return _Part(self, sweeping.legs, ())
+        return _Part(self, self.last, sweeping.legs, ())
 
     def _after(self, backend: Backend) -> "_Part":
         convolved, first, tape = self.forward(backend)
@@ -328,6 +332,9 @@ class Backward:
             given = reversal.handed_on(g, G)
             back = list(reversal.steps)
             outs.append(given)
+        if self.kernels.inlines:
+            sizes = dict(self.chain.dims(self.problem))
+            back = Inlining(sizes, self.kernels.common)(back, outs)
         steps = alive([*first, *tape.legs, *back], outs, known)
         reads = {each.given for step in steps for each in touched(step)[1]}
         self.told = RESULT in reads and all(step is not first[0] for step in steps)
@@ -335,7 +342,7 @@ class Backward:
         needed = {id(whole(each)) for step in back for each in touched(step)[1]}
         self.needs = tuple(i for i, each in enumerate(made) if id(each) in needed)
         goes_on = given if given and given.given == G else None
-        part = _Part(self, steps, tuple(reversal.found), goes_on)
+        part = _Part(self, self.after_last, steps, tuple(reversal.found), goes_on)
         again, slope = first[0], reversal.slope
         readers = [step for step in steps if convolved in touched(step)[1]]
         apart = slope is None or len(tape.regions) > 1 or readers != [slope.step]
@@ -408,7 +415,8 @@ class Backward:
         given = reversal.handed_on(g, G) if INPUT in self.wanted else None
         outs += [given] if given else []
         made = given if given and given.given == G else None
-        return _Part(self, alive([*tape.legs, *reversal.steps], outs), tuple(reversal.found), made)
+        steps = alive([*tape.legs, *reversal.steps], outs)
+        return _Part(self, self.last, steps, tuple(reversal.found), made)
 
     def _gradient(
         self, tape: Tape, dims: tuple[int, ...], bias: str | None, told: bool = False
@@ -416,7 +424,8 @@ class Backward:
         """The reversal of a tape, and the gradient by the values that it begins with."""
         tape.end()
         result = Buffer(dims, given=RESULT) if told else None
-        reversal = Reversal(tape, self.wanted, self.kernels.common, result)
+        alike = self.source == self.kernels.between(self.problem)
+        reversal = Reversal(tape, self.wanted, self.kernels.common, alike, result)
         g = reversal.back(Seen(Buffer(dims, given=GRAD), same))
         if bias is not None and bias in self.wanted:
             reversal.by_channel(bias, g)
@@ -424,7 +433,7 @@ class Backward:
 
 
 class _Part:
-    """Steps back over some stages.
+    """Steps back over some stages, with channels innermost between them where ``last``.
 
     ``named``: the operands whose gradients they give; ``made``: the gradient that goes on, where it
     is another than the one that comes in. By the convolution's output it lies as torch likes it, by
@@ -434,17 +443,18 @@ class _Part:
     def __init__(
         self,
         whole: Backward,
+        last: bool,
         steps: Sequence[Step],
         named: Sequence[str] = (),
         made: Buffer | None = None,
     ) -> None:
-        self.whole, self.steps, self.named, self.made = whole, steps, named, made
+        self.whole, self.last, self.steps, self.named, self.made = whole, last, steps, named, made
         between = whole.kernels.between(whole.problem)
-        self.schedule = Schedule(steps, whole.kernels, between, whole.last)
+        self.schedule = Schedule(steps, whole.kernels, between, last)
 
     def of(self, steps: Sequence[Step]) -> "_Part":
         """The same by other steps."""
-        return _Part(self.whole, steps, self.named, self.made)
+        return _Part(self.whole, self.last, steps, self.named, self.made)
 
     def __call__(
         self, grad: Tensor, given: Mapping[str, Tensor], operands: Mapping[str, Tensor]
@@ -457,6 +467,8 @@ class _Part:
             convolved = (whole.source, whole.torch_last)
             form = convolved if self is whole.after else (given[READ].dtype, whole.last)
             g = outs[G] = whole.kernels.empty(self.made.dims, *form, grad.device)
+        if self.last != whole.last:
+            grad = laid(grad, self.last)  # sweeps read it several times, beside what lies so
         if self.steps:
             self.schedule({**given, **operands, GRAD: grad, **outs})
         return found, g

@@ -113,10 +113,13 @@ class Kernels(Protocol):
     ``common``: of exponentials and the like, how many must be saved for each element before it is
     worth a way to memory and back. ``turns``: values that each weight must meet before a
     convolution with weights flipped for it is worth their packing, which each step asks for.
+    ``inlines``: sweeps are as fast over axes in several parts, and so may compute what others would
+    store for them.
     """
 
     common: int
     turns: int
+    inlines: bool
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         """The convolution with the stages around it that its kernel holds."""

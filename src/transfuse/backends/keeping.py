@@ -73,14 +73,14 @@ class Keeping:
         self.steps = alive(steps, [result, *held, *moved])
         between = again.kernels.between(problem)
         self.rooms = {
-            i: KeptTensor(made[i].dims, between, again.last and not made[i].statistic)
+            i: KeptTensor(made[i].dims, between, again.after_last and not made[i].statistic)
             for i in filled
         }
         self.forms = [self.rooms[i] for i in self.kept]
         if again.head:
             read = KeptTensor(again.dims[again.chain.at], again.source, again.last)
             self.forms.insert(0, read)
-        self.schedule = Schedule(self.steps, again.kernels, between, again.last)
+        self.schedule = Schedule(self.steps, again.kernels, between, again.after_last)
 
     def __call__(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor]

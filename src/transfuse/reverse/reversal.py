@@ -90,13 +90,20 @@ class Reversal:
     ``wanted``: operands whose gradients are asked for; ``common``: costly parts that gradients of a
     region must save before something is stored for them; ``found``: the parts of each operand's
     gradient, one for every place where it is used, as buffers of its values in their order.
-    ``result``: the chain's, where it is known; what it tells is read of it.
+    ``alike``: gradients are stored in the type of the values that they are read from, and may take
+    the memory of these. ``result``: the chain's, where it is known; what it tells is read of it.
     """
 
     def __init__(
-        self, tape: Tape, wanted: Collection[str], common: int, result: Buffer | None = None
+        self,
+        tape: Tape,
+        wanted: Collection[str],
+        common: int,
+        alike: bool = True,
+        result: Buffer | None = None,
     ) -> None:
         self.tape, self.wanted, self.common, self.result = tape, wanted, common, result
+        self.alike = alike
         self.steps: list[Step] = []
         self.found: dict[str, list[Buffer]] = {}
         self.slope: Slope | None = None
@@ -233,7 +240,8 @@ class Reversal:
         """The gradient by a region's values, and on the way by all that met them."""
         own = {each for taken in region.taken for each in taken.statistics}
         # Gradients lie where what they are read from does, element by element.
-        made = self._ends.get(id(region)) or Buffer(region.buffer.dims)
+        stored = self._ends.get(id(region)) if self.alike else None
+        made = stored or Buffer(region.buffer.dims)
         adjoint = self._narrowed(region, adjoint, names)
         self._common(region, adjoint, names, made)
         for taken in reversed(region.taken):
@@ -289,8 +297,8 @@ class Reversal:
         """Store what several gradients of a region would each compute, if that takes them long:
         the gradient by the part that they pass through, or another part.
 
-        It lies where the gradient by the values will, and so takes no memory: that one is the last
-        to read it.
+        Where types are ``alike`` it lies where the gradient by the values will, and so takes no
+        memory: that one is the last to read it.
         """
         changes = [derivative(adjoint, "x")]
         changes += [derivative(adjoint, n) for n, v in region.values.items() if self._sought(v)]
@@ -309,11 +317,13 @@ class Reversal:
             return
         self._made += 1
         name = f"common{self._made}"
+        stored = made if self.alike else Buffer(made.dims)
         expr, groups, reads = self._read(region, piece, names)
-        self._each(f"{_back(region)} · in common", Seen(made, grouped(groups)), expr, reads)
-        names[name] = _whole(Seen(made, same), region)
+        self._each(f"{_back(region)} · in common", Seen(stored, grouped(groups)), expr, reads)
+        names[name] = _whole(Seen(stored, same), region)
         self._commons[id(region)] = piece, symbol(name)
-        self._ends.pop(id(region), None)
+        if self.alike:
+            self._ends.pop(id(region), None)
 
     def _known(self, region: Region, expr: Expr) -> Expr:
         """An expression with what is stored of it by name."""

@@ -81,6 +81,7 @@ class _Kernels:
 
     common = 4
     turns = 1024
+    inlines = False
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         from transfuse.backends.cpu.executables import Core  # what an import has no need of

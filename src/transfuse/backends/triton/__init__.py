@@ -117,6 +117,7 @@ class _Kernels:
 
     common = 16
     turns = 0
+    inlines = True
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)

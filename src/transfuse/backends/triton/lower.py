@@ -15,7 +15,7 @@ from transfuse.backends.triton.segments import (
     power,
 )
 from transfuse.chain import Chain
-from transfuse.maths.expr import Constant, Expr, Name, folded
+from transfuse.maths.expr import Call, Constant, Expr, Name, folded
 from transfuse.plan import Plan
 from transfuse.problem import Problem, Shape
 from transfuse.stages import Kind, Stage, add, clamp, scale, sigmoid, tanh
@@ -297,8 +297,17 @@ def parts(
     size = folded(expr, lambda _: 1, lambda _, sizes: 1 + sum(sizes))
     if size > MOST_PARTS:
         raise Refused(f"unfolds to {size} parts; {MOST_PARTS} is the most")
-    whole: Node = folded(expr, leaf, lambda each, found: Node(each.primitive, parts=tuple(found)))
+    whole: Node = folded(expr, leaf, _node)
     return whole
+
+
+def _node(each: Call, found: Sequence[Node]) -> Node:
+    """A primitive of parts; the sigmoid of both signs is one step, with one exponential."""
+    if each.primitive == "mul" and all(part.op == "sigmoid" for part in found):
+        (first,), (second,) = (part.parts for part in found)
+        if second == Node("neg", parts=(first,)):
+            return Node("sigmoid_slope", parts=(first,))
+    return Node(each.primitive, parts=tuple(found))
 
 
 def _steps(stage: Stage, action: Action | None) -> tuple[TileOp, ...] | None:

@@ -41,6 +41,14 @@ def logistic(x):
 
 
 @triton.jit
+def logistic_slope(x):
+    """The sigmoid of x times that of -x, which cancels nowhere."""
+    t = tl.exp(-tl.abs(x))
+    r = 1.0 / (1.0 + t)
+    return t * r * r
+
+
+@triton.jit
 def value(
     x, channels, valid, at, operands, S: tl.constexpr, STEP: tl.constexpr, WHICH: tl.constexpr,
     AXIS: tl.constexpr,
@@ -82,7 +90,9 @@ def evaluate(E: tl.constexpr, x, values, numbers, N: tl.constexpr):
     else:
         FIRST: tl.constexpr = E.parts[0]
         a = evaluate(FIRST, x, values, numbers, N)
-        if len(E.parts) == 1:
+        if E.op == "sigmoid_slope":  # no primitive: a product of two
+            return logistic_slope(a)
+        elif len(E.parts) == 1:
             return of_one(E, a)
         else:
             SECOND: tl.constexpr = E.parts[1]

@@ -13,6 +13,7 @@ from torch import Tensor
 from transfuse.backends.triton.launch import Launch
 from transfuse.backends.triton.sequence import Sequence
 from transfuse.backends.triton.sweeps import (
+    abreast,
     each_launch,
     fold_launch,
     slide_launch,
@@ -33,10 +34,10 @@ def launches(sweep: Sweep, at: At, memory: Scratch) -> list[Launch]:
     if isinstance(sweep, Each):
         return each_launch.launches(sweep, at)
     if isinstance(sweep, Fold):
-        return fold_launch.launches(sweep, at, memory)
+        return fold_launch.launches([sweep], at, memory)
     folded = slide_launch.folded(sweep)
     if folded is not None:
-        return fold_launch.launches(folded, at, memory)
+        return fold_launch.launches([folded], at, memory)
     return slide_launch.launches(sweep, at)
 
 
@@ -59,12 +60,17 @@ def prepare(sweep: Sweep, device: torch.device) -> Alone:
 
 def prepare_all(sweeps: Some[Sweep], device: torch.device) -> list[Alone]:
     """Sweeps in turn, those that look at the same places as one."""
-    return [
-        _alone(together.slots(each), device, partial(together_launch.launches, each))
-        if isinstance(each, together.Group)
-        else prepare(each, device)
-        for each in together.groups(sweeps)
-    ]
+    found: list[Alone] = []
+    for each in abreast.groups(list(together.groups(sweeps))):
+        if isinstance(each, list):
+            seen = {at: view for fold in each for at, view in views(fold).items()}
+            found.append(_alone(seen, device, partial(fold_launch.launches, each)))
+        elif isinstance(each, together.Group):
+            one = partial(together_launch.launches, each)
+            found.append(_alone(together.slots(each), device, one))
+        else:
+            found.append(prepare(each, device))
+    return found
 
 
 def _alone(seen: Mapping[int, View], device: torch.device, launches: Launches) -> Alone:

@@ -145,10 +145,8 @@ class Across:
         *outer, inner = (axis.strides[view] for axis in self.axes)
         if not any(outer) and not inner:
             return "none"
-        if self.flat and outer:
-            return "any"
         if inner == 0:
-            return "still"
+            return "any" if self.flat else "still"
         return "next" if inner == 1 and self.even else "any"
 
 
@@ -183,8 +181,7 @@ def laid(views: Sequence[View], rows: Across, cols: Across, read: Sequence[int] 
         looks.append(Look(*kinds, unit))
         strides.append(tuple(map(told, (view.offset // unit, *along))))
     sides = [
-        Side(len(s.axes), s.block, dim, s.flat, 1 if s.flat and len(s.axes) > 1 else units[id(s)])
-        for dim, s in enumerate((rows, cols))
+        Side(len(s.axes), s.block, dim, s.flat, units[id(s)]) for dim, s in enumerate((rows, cols))
     ]
     sizes = [rows.tiles, cols.tiles, cols.blocks]
     for made, across in zip(sides, (rows, cols), strict=True):

@@ -23,12 +23,12 @@ EACH = Kernel("sweeps.each_kernel", "each", static=4)
 
 ELEMENTS = 2048
 """Of a block."""
-COLUMNS = (2048, 128, 64, 32, 8)
+COLUMNS = (2048, 128, 64, 32, 16, 8)
 FEW = 4
 """Views of which a thread holds 16 elements each; of more it holds half as many."""
 MANY = 32
-"""An innermost axis that is shorter is walked together with all others. Also, where results and
-values have different innermost axes of so many, these share a block."""
+"""An innermost axis that is shorter, and of no full blocks, is walked together with all others.
+Also, where results and values have different innermost axes of so many, these share a block."""
 
 
 def launches(sweep: Each, at: Callable[[int], int]) -> list[Launch]:
@@ -50,7 +50,8 @@ def _laid(views: Sequence[View]) -> Laid:
     *outer, inner = found or [BlockAxis(1, (0,) * len(views))]
     beside = _beside(outer, inner, len(views))
     if beside is None:
-        if outer and inner.size < MANY:  # all axes as one: no block is as narrow as the last
+        narrow = inner.size < MANY and inner.size % COLUMNS[-1]
+        if outer and narrow:  # all axes as one: no block is as narrow as the last
             return laid(views, Across([], 1), Across([*outer, inner], ELEMENTS))
         columns = fitting(inner.size, COLUMNS)
         rest = Across(outer, ELEMENTS // columns, even=False)

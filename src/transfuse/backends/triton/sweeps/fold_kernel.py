@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The kernels of ``Fold``: one result for all elements along some axes.
+"""The kernels of ``Fold``: one result for all elements along some axes; several folds at once.
 
 Where results are few and what is folded is long, several programs share a result: each leaves a
 partial in scratch memory, and a second launch joins them in a fixed order. No atomics: the same
@@ -111,6 +111,27 @@ def largest(v, DIM: tl.constexpr):
 
 
 @triton.jit
+def one_of(kept, WHICH: tl.constexpr, MANY: tl.constexpr):
+    """What is kept for one of so many folds."""
+    COUNT: tl.constexpr = len(kept) // MANY
+    found = ()
+    for i in tl.static_range(COUNT):
+        found = found + (kept[WHICH * COUNT + i],)
+    return found
+
+
+@triton.jit
+def gathered_of_all(kept, F: tl.constexpr, DIM: tl.constexpr):
+    """What is kept of all values along a side, for every fold."""
+    MANY: tl.constexpr = len(F.before)
+    KIND: tl.constexpr = F.kind
+    found = ()
+    for i in tl.static_range(MANY):
+        found = found + gathered(one_of(kept, i, MANY), KIND, DIM)
+    return found
+
+
+@triton.jit
 def gathered(kept, KIND: tl.constexpr, DIM: tl.constexpr):
     """What is kept of all values along a side."""
     if KIND == "max":
@@ -139,7 +160,7 @@ def peak(kept):
 
 
 @triton.jit
-def concluded(kept, others, many, numbers, F: tl.constexpr, ACC: tl.constexpr):
+def concluded(kept, others, many, numbers, F: tl.constexpr, AFTER: tl.constexpr, ACC: tl.constexpr):
     """The results of what is kept of ``many`` values, through the expression that follows."""
     if F.folding == "moments":
         return kept[1], quotient(kept[2], kept[0])
@@ -152,9 +173,18 @@ def concluded(kept, others, many, numbers, F: tl.constexpr, ACC: tl.constexpr):
         elif F.folding == "logsumexp":
             x, total = peak(kept)
             x = tl.where(tl.abs(x) == float("inf"), x, x + tl.log(total))
-        AFTER: tl.constexpr = F.after
-        y = evaluate(AFTER, x, others, numbers, F.after_number)
+        y = evaluate(AFTER, x, others, numbers, 0)
         return (tl.broadcast_to(y, x.shape),)
+
+
+@triton.jit
+def concluded_one(
+    kept, others, many, numbers, WHICH: tl.constexpr, F: tl.constexpr, ACC: tl.constexpr
+):
+    """The results of one of the folds."""
+    MANY: tl.constexpr = len(F.before)
+    AFTER: tl.constexpr = F.after[WHICH]
+    return concluded(one_of(kept, WHICH, MANY), others, many, numbers, F, AFTER, ACC)
 
 
 @triton.jit
@@ -163,10 +193,20 @@ def stored(
     ACC: tl.constexpr,
 ):  # fmt: skip
     """The same, written down."""
+    MANY: tl.constexpr = len(F.before)
     others = read(views, rows, cols, (live, live), F.results, F.others, B, ACC)
-    found = concluded(kept, others, many, numbers, F, ACC)
-    for i in tl.static_range(len(found)):
-        write(views, rows, cols, live, found[i], i, B)
+    for i in tl.static_range(MANY):
+        found = concluded_one(kept, others, many, numbers, i, F, ACC)
+        for j in tl.static_range(len(found)):
+            write(views, rows, cols, live, found[j], i * len(found) + j, B)
+
+
+@triton.jit
+def folded(blank, values, numbers, WHICH: tl.constexpr, F: tl.constexpr):
+    """What one of the folds is taken of."""
+    BEFORE: tl.constexpr = F.before[WHICH]
+    v = evaluate(BEFORE, blank, values, numbers, 0)
+    return tl.broadcast_to(v, blank.shape)
 
 
 @triton.jit
@@ -179,7 +219,7 @@ def met(
     ROWS: tl.constexpr = B.rows
     COLS: tl.constexpr = B.cols
     KIND: tl.constexpr = F.kind
-    BEFORE: tl.constexpr = F.before
+    MANY: tl.constexpr = len(F.before)
     if F.kept == 0:
         more, there, _ = side(step, sizes, 1, 3 + B.rows.rank, COLS)
         values = read(views, own, more, (live, there), F.others, F.values, B, ACC)
@@ -187,9 +227,11 @@ def met(
         more, there, _ = side(step, sizes, 0, 3, ROWS)
         values = read(views, more, own, (there, live), F.others, F.values, B, ACC)
     blank = tl.zeros(SHAPE, ACC)
-    v = evaluate(BEFORE, blank, values, numbers, 0)
-    v = tl.broadcast_to(v, blank.shape)
-    return taken(kept, v, live & there, KIND)
+    found = ()
+    for i in tl.static_range(MANY):
+        v = folded(blank, values, numbers, i, F)
+        found = found + taken(one_of(kept, i, MANY), v, live & there, KIND)
+    return found
 
 
 @triton.jit
@@ -217,11 +259,13 @@ def fold(
         own, live, linear = side(block, sizes, 0, 3, ROWS)
     else:
         own, live, linear = side(block, sizes, 1, 3 + B.rows.rank, COLS)
-    kept = started(tl.zeros(SHAPE, ACC), KIND)
+    kept = ()
+    for _ in tl.static_range(len(F.before)):
+        kept = kept + started(tl.zeros(SHAPE, ACC), KIND)
     for step in range(share * run, tl.minimum(share * run + run, steps)):
         at = step + 0 * block  # also in the interpreter, where a step is no tensor
         kept = met(kept, at, own, live, views, sizes, numbers, B, F, ACC)
-    kept = gathered(kept, KIND, 1 - F.kept)
+    kept = gathered_of_all(kept, F, 1 - F.kept)
     if F.shared:
         to = partials + linear.to(tl.int64) * shares + share
         for i in tl.static_range(len(kept)):
@@ -254,6 +298,19 @@ def partial(partials, at, plane, here, KIND: tl.constexpr):
 
 
 @triton.jit
+def joined_of_all(kept, partials, at, plane, here, F: tl.constexpr):
+    """What is kept for every fold, and more partials."""
+    MANY: tl.constexpr = len(F.before)
+    KIND: tl.constexpr = F.kind
+    found = ()
+    for i in tl.static_range(MANY):
+        own = one_of(kept, i, MANY)
+        more = partial(partials + i * len(own) * plane, at, plane, here, KIND)
+        found = found + joined(own, more, KIND)
+    return found
+
+
+@triton.jit
 def join(
     pointers, sizes, strides, numbers, partials, counts, B: tl.constexpr, F: tl.constexpr,
     ACC: tl.constexpr,
@@ -268,11 +325,14 @@ def join(
     plane = plain(counts[4]).to(tl.int64)
     own, live, linear = side(tl.program_id(0), sizes, 0, 3, ROWS)
     none, _, _ = side(0 * tl.program_id(0), sizes, 1, 3 + B.rows.rank, COLS)
-    kept = nothing(tl.zeros(SHAPE, ACC), KIND)
+    MANY: tl.constexpr = len(F.before)
+    kept = ()
+    for _ in tl.static_range(MANY):
+        kept = kept + nothing(tl.zeros(SHAPE, ACC), KIND)
     for first in range(0, shares, B.cols.block):
         at = first + tl.arange(0, B.cols.block)[None, :]
         here = live & (at < shares)
-        more = partial(partials, linear.to(tl.int64) * shares + at, plane, here, KIND)
-        kept = joined(kept, more, KIND)
-    kept = gathered(kept, KIND, 1)
+        to = linear.to(tl.int64) * shares + at
+        kept = joined_of_all(kept, partials, to, plane, here, F)
+    kept = gathered_of_all(kept, F, 1)
     stored(kept, views, own, none, live, plain(counts[3]), numbers, B, F, ACC)

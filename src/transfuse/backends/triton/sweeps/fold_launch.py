@@ -1,6 +1,6 @@
 """The launches of ``Fold``: along which axes blocks lie, how many programs share a result."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,6 @@ import torch
 from transfuse.backends.triton.arguments import UNREAD, At
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
-from transfuse.backends.triton.lower import parts
 from transfuse.backends.triton.segments import Node
 from transfuse.backends.triton.sweeps.blocks import (
     Across,
@@ -22,6 +21,8 @@ from transfuse.backends.triton.sweeps.blocks import (
 )
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.backends.triton.told import told
+from transfuse.maths.expr import Expr, substituted
+from transfuse.maths.expr import name as symbol
 from transfuse.sweeps import Fold, View
 
 FOLD = Kernel("sweeps.fold_kernel", "fold", static=3)
@@ -56,9 +57,8 @@ class Folding:
     folding: str
     kind: str
     kept: int  # the dimension of a block along which results lie
-    before: Node
-    after: Node
-    after_number: int  # the first of those of ``after``
+    before: tuple[Node, ...]  # of each fold that is taken at once
+    after: tuple[Node, ...]
     results: int
     others: int
     values: int
@@ -70,20 +70,23 @@ PARTIALS = {"peaks": 2, "moments": 3}
 
 
 def launches(
-    sweep: Fold, at: Callable[[int], int], memory: Callable[[int, torch.dtype], int]
+    folds: Sequence[Fold], at: Callable[[int], int], memory: Callable[[int, torch.dtype], int]
 ) -> list[Launch]:
-    """The launches of a sweep; ``at`` has the number of a slot's tensor, ``memory`` of scratch."""
-    results = [*sweep.outs, *(view for _, view in sweep.others)]
-    views = [*results, *(view for _, view in sweep.values)]
-    if 0 in sweep.outs[0].sizes:
+    """The launches of folds of one kind over the same axes, taken at once.
+
+    ``at`` has the number of a slot's tensor, ``memory`` of scratch.
+    """
+    outs = [view for sweep in folds for view in sweep.outs]
+    if 0 in outs[0].sizes:
         return []
+    others = _each_once(view for sweep in folds for _, view in sweep.others)
+    values = _each_once(view for sweep in folds for _, view in sweep.values)
+    results = [*outs, *others]
+    views = [*results, *values]
     given = LaunchArguments(views, at)
-    before = parts(sweep.before, [name for name, _ in sweep.values], given.numbers)
-    number = 3 * len(given.numbers)
-    numbers: list[float] = []
-    after = parts(sweep.after, [name for name, _ in sweep.others], numbers)
-    given.numbers += numbers
-    kept, folded = _axes(sweep, views)
+    before = tuple(_part(given, each.before, each.values, values) for each in folds)
+    after = tuple(_part(given, each.after, each.others, others) for each in folds)
+    kept, folded = _axes(views, len(results))
     found, dim = _laid(views, kept, folded, len(results))
     blocks, steps = (found.rows, found.cols) if dim == 0 else (found.cols, found.rows)
     run = steps
@@ -92,14 +95,15 @@ def launches(
     shares = max(1, -(-steps // max(run, 1)))
     many, count = _count(folded), _count(kept)
     counts = tuple(map(told, (steps, run, shares, many, count * shares)))
-    kind = KINDS.get(sweep.folding, sweep.folding)
+    name = folds[0].folding
+    kind = KINDS.get(name, name)
     folding = Folding(
-        sweep.folding, kind, dim, before, after, number, len(sweep.outs), len(results), len(views),
-        shares > 1,
-    )  # fmt: skip
+        name, kind, dim, before, after, len(outs), len(results), len(views), shares > 1
+    )
     partials = At(UNREAD)
     if shares > 1:
-        partials = At(memory(PARTIALS.get(kind, 1) * count * shares, given.dtype))
+        planes = len(folds) * PARTIALS.get(kind, 1)
+        partials = At(memory(planes * count * shares, given.dtype))
 
     def launch(kernel: Kernel, which: Laid, programs: int) -> Launch:
         arguments: list[Any] = [
@@ -123,10 +127,23 @@ def _count(found: Sequence[BlockAxis]) -> int:
     return Across(list(found), 1).count
 
 
-def _axes(sweep: Fold, views: Sequence[View]) -> tuple[list[BlockAxis], list[BlockAxis]]:
-    """The axes of results, and those that are folded, as the first value has them in memory."""
-    sizes, rank = sweep.values[0][1].sizes, len(sweep.outs[0].sizes)
-    first = len(views) - len(sweep.values)
+def _each_once(views: Iterable[View]) -> list[View]:
+    return list(dict.fromkeys(views))
+
+
+def _part(
+    given: LaunchArguments, expr: Expr, named: Sequence[tuple[str, View]], views: Sequence[View]
+) -> Node:
+    """An expression of named views, as one of all these views."""
+    at = {name: f"v{views.index(view)}" for name, view in named}
+    everywhere = substituted(expr, {name: symbol(each) for name, each in at.items()})
+    return given.part(everywhere, [f"v{i}" for i in range(len(views))])
+
+
+def _axes(views: Sequence[View], first: int) -> tuple[list[BlockAxis], list[BlockAxis]]:
+    """The axes of results, and those that are folded, as the first value has them in memory;
+    values are the views from the ``first`` on."""
+    sizes, rank = views[first].sizes, len(views[0].sizes)
     strides = [(*v.strides[:rank], *(0,) * (len(sizes) - rank)) for v in views[:first]]
     strides += [v.strides for v in views[first:]]
     key = [*range(first, len(views)), *range(first)]
@@ -142,24 +159,28 @@ def _laid(
     near = _nearest(kept, first, len(views)), _nearest(folded, first, len(views))
     most = ELEMENTS // 2 if any(view.dtype is torch.float64 for view in views) else ELEMENTS
     if near[0] < near[1]:
-        inner = kept[-1].size
+        inner, beside = kept[-1].size, _beside(folded, kept)
         flat = len(kept) == 1 or inner < KEPT[-1] // 2
-        columns = widest(_count(kept) if flat else inner, KEPT)
+        few = _count(kept) < ENOUGH * KEPT[0]
+        columns = widest(_count(kept) if flat else inner, KEPT[beside or few :])
         rows = most // columns if _count(folded) > 4 else 4
-        return laid(views, _rows(folded, kept, rows), Across(kept, columns, flat)), 1
-    flat = len(folded) < 2 or folded[-1].size < SHORT
-    columns = widest(_count(folded) if flat else folded[-1].size, FOLDED)
-    return laid(views, _rows(kept, folded, most // columns), Across(folded, columns, flat)), 0
+        across = Across(kept, columns, flat)
+        return laid(views, Across(folded, rows, not beside, even=beside), across), 1
+    flat, beside = len(folded) < 2 or folded[-1].size < SHORT, _beside(kept, folded)
+    columns = widest(_count(folded) if flat else folded[-1].size, FOLDED[beside:])
+    across = Across(folded, columns, flat)
+    return laid(views, Across(kept, most // columns, not beside, even=beside), across), 0
 
 
-def _rows(found: list[BlockAxis], across: list[BlockAxis], block: int) -> Across:
-    """Rows of a block; where a view of all elements lies along them, enough for it to be read side
-    by side."""
-    if found and across and found[-1].size >= BESIDE:
-        pairs = zip(found[-1].strides, across[-1].strides, strict=True)
-        if any(own == 1 and other for own, other in pairs):
-            return Across(found, max(block, BESIDE), flat=False)
-    return Across(found, block, even=False)
+def _beside(found: list[BlockAxis], across: list[BlockAxis]) -> bool:
+    """Whether a view of all elements lies along the rows, so that some are to be read side by side.
+
+    A block has few columns then: as many rows more would be more than its threads hold.
+    """
+    if not found or not across or found[-1].size < BESIDE:
+        return False
+    pairs = zip(found[-1].strides, across[-1].strides, strict=True)
+    return any(own == 1 and other for own, other in pairs)
 
 
 def _nearest(found: Sequence[BlockAxis], first: int, last: int) -> float:

@@ -1,6 +1,7 @@
 """What a launch of a sweep is given: pointers, integers, numbers."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,7 +9,10 @@ import torch
 from transfuse.backends.triton.arguments import All
 from transfuse.backends.triton.draft import ACC, WIDE
 from transfuse.backends.triton.epilogue.op_table import thirds
+from transfuse.backends.triton.lower import parts
+from transfuse.backends.triton.segments import Node
 from transfuse.backends.triton.sweeps.blocks import Laid
+from transfuse.maths.expr import Expr
 from transfuse.sweeps import View
 
 
@@ -20,6 +24,22 @@ class LaunchArguments:
         self.dtype, self.acc = (torch.float64, WIDE) if double else (torch.float32, ACC)
         self.pointers = All(tuple(at(view.slot) for view in views))
         self.numbers: list[float] = []
+
+    def part(self, expr: Expr, names: Sequence[str]) -> Node:
+        """An expression with the numbers of all, each once: where several compute the same, the
+        compiler is to see it."""
+        own: list[float] = []
+        found = parts(expr, names, own)
+
+        def placed(part: Node) -> Node:
+            if part.op != "number":
+                return replace(part, parts=tuple(map(placed, part.parts)))
+            value = own[part.at]
+            if repr(value) not in map(repr, self.numbers):  # 0 is not -0, and NaN is NaN
+                self.numbers.append(value)
+            return replace(part, at=list(map(repr, self.numbers)).index(repr(value)))
+
+        return placed(found)
 
     def arguments(self, found: Laid) -> list[Any]:
         """The arguments that the kernels of all sweeps begin with."""

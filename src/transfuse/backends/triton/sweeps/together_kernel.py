@@ -8,9 +8,9 @@ blocks of a program, and leave it as one partial each: another launch joins them
 import triton
 import triton.language as tl
 
-from transfuse.backends.triton.epilogue.arithmetic import larger, quotient
+from transfuse.backends.triton.epilogue.arithmetic import quotient
 from transfuse.backends.triton.epilogue.expressions import evaluate
-from transfuse.backends.triton.sweeps.fold_kernel import concluded, largest, lowest
+from transfuse.backends.triton.sweeps.fold_kernel import concluded, largest
 from transfuse.backends.triton.sweeps.walk_kernel import read, side, write
 from transfuse.backends.triton.told_kernel import plain
 
@@ -48,10 +48,10 @@ def of_rows(v, live, KIND: tl.constexpr):
     elif KIND == "min":
         return (-largest(tl.where(live, -v, float("-inf")), 1),)
     elif KIND == "peaks":
-        v = tl.where(live, v, float("-inf"))
-        top = largest(v, 1)
-        top = larger(top, lowest(top))
-        return top, tl.sum(tl.exp(v - top), 1, keep_dims=True)
+        # As sweeps that follow write them, so that these are not computed twice.
+        top = largest(tl.where(live, v, float("-inf")), 1)
+        total = tl.sum(tl.where(live, tl.exp(v - top), 0.0), 1, keep_dims=True)
+        return top, tl.where(top == float("-inf"), 0.0, total)
     else:
         many = tl.sum(tl.where(live, 1.0, 0.0).to(v.dtype), 1, keep_dims=True)
         mean = quotient(tl.sum(tl.where(live, v, 0.0), 1, keep_dims=True), many)
@@ -70,6 +70,7 @@ def swept(
     BEFORE: tl.constexpr = D.before
     KIND: tl.constexpr = D.kind
     TAKES: tl.constexpr = D.takes
+    AFTER: tl.constexpr = D.after
     OTHERS: tl.constexpr = D.others
     FIRST: tl.constexpr = D.writes
     views, rows, cols, live_rows, live = place
@@ -80,7 +81,10 @@ def swept(
         write(views, rows, cols, live, v, FIRST, B)
         at_hand = at_hand + (v,)
     elif D.role == "row":
-        found = concluded(of_rows(v, live, KIND), picked(at_hand, OTHERS), length, numbers, D, ACC)
+        kept = of_rows(v, live, KIND)
+        found = kept  # of a whole row exponentials are as they are defined
+        if D.folding != "exponentials":
+            found = concluded(kept, picked(at_hand, OTHERS), length, numbers, D, AFTER, ACC)
         for j in tl.static_range(len(found)):
             write(views, rows, cols, live_rows, found[j], FIRST + j, B)
         at_hand = at_hand + found

@@ -10,7 +10,6 @@ import torch
 from transfuse.backends.triton.arguments import UNREAD, At
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.launch import Launch
-from transfuse.backends.triton.lower import parts
 from transfuse.backends.triton.segments import Node
 from transfuse.backends.triton.sweeps import fold_launch
 from transfuse.backends.triton.sweeps.blocks import Across, BlockAxis, Laid, laid, merged
@@ -18,7 +17,7 @@ from transfuse.backends.triton.sweeps.fold_launch import KINDS
 from transfuse.backends.triton.sweeps.launch_arguments import LaunchArguments
 from transfuse.backends.triton.sweeps.together import Group, Member, Placed
 from transfuse.backends.triton.told import told
-from transfuse.maths.expr import Expr, X, substituted
+from transfuse.maths.expr import X, substituted
 from transfuse.sweeps import Fold, View
 
 Named = tuple[tuple[str, View], ...]
@@ -56,7 +55,6 @@ class Doing:
     others: tuple[int, ...]
     writes: int
     column: int  # which of the sums it adds to
-    after_number: int = 0  # numbers are those of all sweeps
 
 
 @dataclass(frozen=True)
@@ -95,10 +93,10 @@ def launches(
     options = {"num_warps": max(warps, 1), "maxnreg": 128}
     made = [Launch(WALK, programs, arguments, options)]
     columns = [member for member in group.members if member.role == "column"]
-    for i, member in enumerate(columns):
-        fold = _joined(member, i, programs, length, given.dtype)
+    joined = [_joined(each, i, programs, length, given.dtype) for i, each in enumerate(columns)]
+    for fold in joined:
         made += fold_launch.launches(
-            fold, lambda slot: number if slot == PARTIALS else at(slot), memory
+            [fold], lambda slot: number if slot == PARTIALS else at(slot), memory
         )
     return made
 
@@ -120,10 +118,10 @@ def _walk(group: Group, loaded: list[Placed], view: int, given: LaunchArguments)
         sweep = member.sweep
         others: tuple[int, ...] = ()
         before, after = (sweep.before, sweep.after) if isinstance(sweep, Fold) else (sweep.expr, X)
-        first, last = _part(before, sweep.values, given.numbers), Node("x")
+        first, last = given.part(before, _names(sweep.values)), Node("x")
         if isinstance(sweep, Fold) and member.role == "row":
             others = tuple(at_hand[each.key] for each in member.others)
-            last = _part(after, sweep.others, given.numbers)
+            last = given.part(after, _names(sweep.others))
         takes = tuple(at_hand[each.key] for each in member.values)
         folding = sweep.folding if isinstance(sweep, Fold) else ""
         writes = view
@@ -141,21 +139,8 @@ def _walk(group: Group, loaded: list[Placed], view: int, given: LaunchArguments)
     return TogetherWalk(len(loaded), tuple(doings), columns)
 
 
-def _part(expr: Expr, named: Named, numbers: list[float]) -> Node:
-    """An expression with the numbers of all, each once: where sweeps compute the same, the compiler
-    is to see it."""
-    own: list[float] = []
-    found = parts(expr, [name for name, _ in named], own)
-
-    def placed(part: Node) -> Node:
-        if part.op != "number":
-            return replace(part, parts=tuple(map(placed, part.parts)))
-        value = own[part.at]
-        if repr(value) not in map(repr, numbers):  # 0 is not -0, and NaN is NaN
-            numbers.append(value)
-        return replace(part, at=list(map(repr, numbers)).index(repr(value)))
-
-    return placed(found)
+def _names(named: Named) -> list[str]:
+    return [name for name, _ in named]
 
 
 def _laid(group: Group, views: list[Placed]) -> Laid:

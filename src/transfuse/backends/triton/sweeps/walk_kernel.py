@@ -30,16 +30,26 @@ def side(at, sizes, TILES: tl.constexpr, FIRST: tl.constexpr, S: tl.constexpr):
     LAST: tl.constexpr = FIRST + S.rank - 1
     inner = plain(sizes[LAST][0]) * S.unit
     coordinates = ()
-    if S.flat:
-        index = at * S.block + index
-        rest = index
-        for i in tl.static_range(RANK - 1):
-            rest, own = divided(rest, sizes[LAST - i])
-            coordinates = (own,) + coordinates
+    if S.flat and S.rank > 1:
+        UNIT: tl.constexpr = S.unit
+        # Numbers of as many neighbours as are read at once: all have the same outer coordinates.
+        rest = at * (S.block // UNIT) + index // UNIT
+        rest, own = divided(rest, sizes[LAST])
+        own = own * UNIT + index % UNIT
+        coordinates = (own,)
+        for i in tl.static_range(1, RANK - 1):
+            rest, other = divided(rest, sizes[LAST - i])
+            coordinates = (other,) + coordinates
         coordinates = (rest,) + coordinates
-        if S.rank > 1:
-            inner = plain(sizes[FIRST][0])
-        return coordinates, rest < inner, index
+        live = rest < plain(sizes[FIRST][0])
+        if UNIT > 1 and S.dim == 0:
+            live = tl.max_constancy(live, [UNIT, 1])
+        elif UNIT > 1:
+            live = tl.max_constancy(live, [1, UNIT])
+        return coordinates, live, at * S.block + index
+    elif S.flat:
+        index = at * S.block + index
+        return (index,), index < inner, index
     else:
         rest, tile = divided(at, sizes[TILES])
         own = tile * S.block + index
@@ -53,13 +63,29 @@ def side(at, sizes, TILES: tl.constexpr, FIRST: tl.constexpr, S: tl.constexpr):
 
 @triton.jit
 def moved(to, coordinates, strides, FIRST: tl.constexpr, KIND: tl.constexpr, UNIT: tl.constexpr):
-    """A pointer moved to coordinates of a side."""
+    """A pointer moved to coordinates of a side, but for those that move it by one element."""
     if KIND != "none":
         for i in tl.static_range(len(coordinates)):
             if i + 1 < len(coordinates) or KIND == "any":
                 to += coordinates[i] * (plain(strides[FIRST + i]) * UNIT)
-            elif KIND == "next":
-                to += coordinates[i]
+    return to
+
+
+@triton.jit
+def nearer(to, coordinate, S: tl.constexpr):
+    """A pointer moved by a coordinate of the innermost axis.
+
+    Of several axes in one the compiler does not see that neighbours lie side by side: it is told,
+    of the very operation that gives the pointer.
+    """
+    to = to + coordinate
+    UNIT: tl.constexpr = S.unit
+    BYTES: tl.constexpr = S.unit * to.dtype.scalar.element_ty.primitive_bitwidth // 8
+    if S.flat and S.rank > 1 and S.unit > 1:
+        if S.dim == 0:
+            to = tl.multiple_of(tl.max_contiguous(to, [UNIT, 1]), [BYTES, 1])
+        else:
+            to = tl.multiple_of(tl.max_contiguous(to, [1, UNIT]), [1, BYTES])
     return to
 
 
@@ -72,7 +98,14 @@ def spot(views, rows, cols, V: tl.constexpr, B: tl.constexpr):
     pointers, strides = views
     to = pointers[V] + plain(strides[V][0]).to(tl.int64) * UNIT
     to = moved(to, rows, strides[V], 1, ROWS, UNIT)
-    return moved(to, cols, strides[V], 1 + len(rows), COLS, UNIT)
+    to = moved(to, cols, strides[V], 1 + len(rows), COLS, UNIT)
+    OF_ROWS: tl.constexpr = B.rows
+    OF_COLS: tl.constexpr = B.cols
+    if ROWS == "next":
+        to = nearer(to, rows[len(rows) - 1], OF_ROWS)
+    if COLS == "next":
+        to = nearer(to, cols[len(cols) - 1], OF_COLS)
+    return to
 
 
 @triton.jit
