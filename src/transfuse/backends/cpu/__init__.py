@@ -12,9 +12,8 @@ from torch import Tensor
 
 from transfuse.backends import legs
 from transfuse.backends.base import Backend, Executable, Kernels, Run, Scatter, Verdict
-from transfuse.backends.cpu import library, lower, results, winners
+from transfuse.backends.cpu import library, lower, results
 from transfuse.backends.cpu.decided import fused
-from transfuse.backends.cpu.sweeps import prepare
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan
@@ -94,6 +93,8 @@ class _Kernels:
 
     def sweeps(self, sweeps: Sequence[Sweep], device: torch.device) -> list[Run]:
         """One run of them all, which asks for addresses once."""
+        from transfuse.backends.cpu.sweeps import prepare  # what an import has no need of
+
         prepared = [prepare(each) for each in sweeps]
 
         def run(slots: Sequence[Tensor]) -> None:
@@ -104,6 +105,8 @@ class _Kernels:
         return [run] if prepared else []
 
     def scatter(self, problem: Problem, windows: Sequence[AxisWindows]) -> Scatter | None:
+        from transfuse.backends.cpu import winners  # what an import has no need of
+
         return winners.prepare(problem, windows)
 
     def by_address(self, device: torch.device) -> bool:
