@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -127,6 +128,29 @@ def test_what_the_result_tells_is_not_kept() -> None:
     y = front.run(chain, problem, x, weight.requires_grad_(), operands)
     assert y.grad_fn is not None
     assert len(y.grad_fn.saved_tensors) == 3  # type: ignore[attr-defined]
+
+
+class Nothing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> None:
+        return None
+
+
+def test_no_zeros_are_filled_for_what_is_kept() -> None:
+    problem = Problem.parse(PROBLEM)
+    given = arguments(CHAIN, problem, real(CHAIN, problem, 0))
+    given[1].requires_grad_()
+    y = OPS.chain_keeping(*given, "cpu")[0]
+    with torch.profiler.profile(record_shapes=True) as profile:
+        torch.autograd.grad(y, given[1], torch.ones_like(y))
+    filled = [each.input_shapes[0] for each in profile.events() if each.name == "aten::zero_"]
+    assert list(problem.output().dims) not in filled
+    Nothing.apply(OPS.chain_keeping(*given, "cpu")[0]).sum().backward()  # type: ignore[no-untyped-call]
+    assert given[1].grad is None
 
 
 def step(problem: Problem, wrapped: bool) -> tuple[Tensor, ...]:

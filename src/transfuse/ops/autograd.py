@@ -130,6 +130,7 @@ class _Keeping(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rest: tuple[Any, ...], *tensors: Tensor) -> Any:
         ctx.options, ctx.given = rest[:-2], len(tensors)
+        ctx.set_materialize_grads(False)  # else each step would fill zeros as large as what is kept
         x, weight, *operands = tensors
         y, kept = _below(torch.ops.transfuse.chain_keeping, x, weight, operands, *rest)
         ctx.mark_non_differentiable(*kept)
@@ -137,7 +138,9 @@ class _Keeping(torch.autograd.Function):
         return y, *kept
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: object) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, *_: object) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return None, *(None,) * ctx.given
         saved = ctx.saved_tensors
         x, weight, *operands = saved[: ctx.given]
         wanted = list(ctx.needs_input_grad[1:])
