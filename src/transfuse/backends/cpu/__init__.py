@@ -82,6 +82,7 @@ class _Kernels:
     common = 4
     turns = 1024
     inlines = False
+    looks = True
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         from transfuse.backends.cpu.executables import Core  # what an import has no need of
@@ -103,7 +104,9 @@ class _Kernels:
 
         return [run] if prepared else []
 
-    def scatter(self, problem: Problem, windows: Sequence[AxisWindows]) -> Scatter | None:
+    def scatter(
+        self, problem: Problem, windows: Sequence[AxisWindows], most: int
+    ) -> Scatter | None:
         return winners.prepare(problem, windows)
 
     def by_address(self, device: torch.device) -> bool:

@@ -1,0 +1,153 @@
+# mypy: ignore-errors
+"""Which output of a window won: the values of all are computed again, as one product of matrices.
+
+Rows are windows, columns the outputs that these may have. What is summed over are the inputs that
+reach a window, and channels; weights of taps that do not reach a column are 0.
+"""
+
+import triton
+import triton.language as tl
+
+from transfuse.backends.triton.epilogue.arithmetic import multiply_add
+from transfuse.backends.triton.told_kernel import over, parted, plain
+from transfuse.backends.triton.winners.list_kernel import groups, shared
+
+
+@triton.jit
+def column(index, P: tl.constexpr):
+    """The coordinates of a column, and whether there is such a one."""
+    A: tl.constexpr = P.axes
+    x = index % A[2].outputs
+    y = index // A[2].outputs % A[1].outputs
+    z = index // (A[2].outputs * A[1].outputs)
+    return z, y, x, z < A[0].outputs
+
+
+@triton.jit
+def first_input(window, A: tl.constexpr):
+    """The first input that reaches a window, which may be none, before them all."""
+    up = window * A.window_stride + (A.least + A.stride - 1 + A.lift * A.stride)
+    return up // A.stride - A.lift
+
+
+@triton.jit
+def tap(column, j, A: tl.constexpr):
+    """The tap by which a column meets the ``j``-th input of a window, and whether it does."""
+    apart = column * A.step + (A.first - j * A.stride)
+    k = apart // A.dilation
+    return k, (apart >= 0) & (apart % A.dilation == 0) & (k < A.kernel)
+
+
+@triton.jit
+def output(column, input, window, size, A: tl.constexpr):
+    """The output of a column, and whether it is one of the window's."""
+    at = column * A.step + (A.first - A.padding) + input * A.stride
+    own = at - (window * A.window_stride - A.window_padding)
+    inside = (own >= 0) & (own <= (A.window - 1) * A.window_dilation)
+    inside &= own % A.window_dilation == 0
+    return at, inside & (at >= 0) & (at < size)
+
+
+@triton.jit
+def part(step, acc, x, weights, seen, S, P: tl.constexpr, ACC: tl.constexpr):
+    """The products of one input of each window, and a block of channels."""
+    A: tl.constexpr = P.axes
+    n, input, live, channel, group, wide = seen
+    inner = plain(S.inner)
+    block = step // P.inputs
+    j = step % P.inputs
+    jx = j % A[2].inputs
+    jy = j // A[2].inputs % A[1].inputs
+    jz = j // (A[2].inputs * A[1].inputs)
+    z = input[0] + jz
+    y = input[1] + jy
+    w = input[2] + jx
+    sizes = S.inputs
+    inside = live & (z >= 0) & (z < plain(sizes[0])) & (y >= 0) & (y < plain(sizes[1]))
+    inside &= (w >= 0) & (w < plain(sizes[2]))
+    row = ((n * plain(sizes[0]) + z) * plain(sizes[1]) + y) * plain(sizes[2]) + w
+    c = block * P.channels + tl.arange(0, P.channels)
+    there = c < inner
+    source = x + row.to(tl.int64)[:, None] * wide + (group * inner + c)[None, :]
+    a = tl.load(source, mask=inside[:, None] & there[None, :], other=0.0)
+    index = tl.arange(0, P.columns)
+    z, y, w, known = column(index, P)
+    kz, of_z = tap(z, jz, A[0])
+    ky, of_y = tap(y, jy, A[1])
+    kx, of_x = tap(w, jx, A[2])
+    number = (kz * A[1].kernel + ky) * A[2].kernel + kx
+    source = weights + (channel * P.taps + number).to(tl.int64)[:, None] * inner + c[None, :]
+    meets = known & of_z & of_y & of_x
+    b = tl.load(source, mask=meets[:, None] & there[None, :], other=0.0)
+    return multiply_add(a, b.T, acc, ACC, P.dot)
+
+
+@triton.jit
+def won(values, valid, COLUMNS: tl.constexpr):
+    """The first column of the largest value; of NaNs, which are larger, the last."""
+    index = tl.arange(0, COLUMNS)[None, :]
+    high = tl.max(tl.where(valid & (values == values), values, float("-inf")), 1)
+    first = tl.min(tl.where(valid & (values == high[:, None]), index, COLUMNS - 1), 1)
+    nan = tl.max(tl.where(valid & (values != values), index, -1), 1)
+    return tl.where(nan >= 0, nan, first)
+
+
+@triton.jit
+def found(
+    e, live, channel, x, weights, added, lists, ends, steps, S,
+    P: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """Note where the winners of a block of a channel's list are, in the list by place, too."""
+    A: tl.constexpr = P.axes
+    windows, gradient, places, places_there, gradient_there, owners = lists
+    by_channel, by_place = ends
+    window = tl.load(windows + e, mask=live, other=0)
+    rest, wx = parted(window, S.windows[2])
+    n, line = parted(rest, S.lines)
+    wz, wy = parted(line, S.windows[1])
+    input = (first_input(wz, A[0]), first_input(wy, A[1]), first_input(wx, A[2]))
+    group = over(channel, S.group_channels)
+    wide = plain(S.inner) * over(plain(S.channels[0]), S.group_channels)
+    seen = (n, input, live, channel, group, wide)
+    acc = tl.zeros([P.rows, P.columns], ACC)
+    for step in tl.range(0, steps):
+        acc = part(step, acc, x, weights, seen, S, P, ACC)
+    acc += added
+    z, y, w, known = column(tl.arange(0, P.columns)[None, :], P)
+    sizes = S.outputs
+    _, of_z = output(z, input[0][:, None], wz[:, None], plain(sizes[0][0]), A[0])
+    _, of_y = output(y, input[1][:, None], wy[:, None], plain(sizes[1][0]), A[1])
+    _, of_x = output(w, input[2][:, None], wx[:, None], plain(sizes[2][0]), A[2])
+    z, y, w, _ = column(won(acc, known & of_z & of_y & of_x, P.columns), P)
+    z, _ = output(z, input[0], wz, 0, A[0])
+    y, _ = output(y, input[1], wy, 0, A[1])
+    w, _ = output(w, input[2], wx, 0, A[2])
+    place = ((n * plain(sizes[0][0]) + z) * plain(sizes[1][0]) + y) * plain(sizes[2][0]) + w
+    tl.store(places + e, place, mask=live)
+    first, other = groups(n, line, wx // P.line, channel, S)
+    before = tl.load(by_channel + first - 1, mask=live & (first > 0), other=0)
+    to = e - before + tl.load(by_place + other - 1, mask=live & (other > 0), other=0)
+    keep = live & (to < plain(S.most))
+    tl.store(places_there + to, place, mask=keep)
+    tl.store(gradient_there + to, tl.load(gradient + e, mask=live, other=0.0), mask=keep)
+    tl.store(owners + to, e * 0 + channel, mask=keep)
+
+
+@triton.jit
+def find(
+    x, weights, bias, lists, ends, shares, S, P: tl.constexpr, ACC: tl.constexpr
+):
+    """Program (share, channel): a share of a channel's list.
+
+    ``lists``: the windows and gradients of all winners by channel, their places, to be found; the
+    same by place: places, gradients and channels. ``ends``: of groups by channel and by place.
+    """
+    share, channel = parted(tl.program_id(0), S.channels)
+    first, end = shared(ends[0], channel, share, shares, S, P.rows)
+    added = tl.zeros([1, 1], ACC)
+    if P.biased:
+        added += tl.load(bias + channel).to(ACC)
+    steps = P.inputs * ((plain(S.inner) + P.channels - 1) // P.channels)
+    for at in range(first, end, P.rows):
+        e = at + tl.arange(0, P.rows)
+        found(e, e < end, channel, x, weights, added, lists, ends, steps, S, P, ACC)
