@@ -16,11 +16,13 @@ from transfuse.backends.triton.winners.list_kernel import groups, shared
 @triton.jit
 def column(index, P: tl.constexpr):
     """The coordinates of a column, and whether there is such a one."""
-    A: tl.constexpr = P.axes
-    x = index % A[2].outputs
-    y = index // A[2].outputs % A[1].outputs
-    z = index // (A[2].outputs * A[1].outputs)
-    return z, y, x, z < A[0].outputs
+    Z: tl.constexpr = P.z
+    Y: tl.constexpr = P.y
+    X: tl.constexpr = P.x
+    x = index % X.outputs
+    y = index // X.outputs % Y.outputs
+    z = index // (X.outputs * Y.outputs)
+    return z, y, x, z < Z.outputs
 
 
 @triton.jit
@@ -51,14 +53,17 @@ def output(column, input, window, size, A: tl.constexpr):
 @triton.jit
 def part(step, acc, x, weights, seen, S, P: tl.constexpr, ACC: tl.constexpr):
     """The products of one input of each window, and a block of channels."""
-    A: tl.constexpr = P.axes
+    Z: tl.constexpr = P.z
+    Y: tl.constexpr = P.y
+    X: tl.constexpr = P.x
+    DOT: tl.constexpr = P.dot
     n, input, live, channel, group, wide = seen
-    inner = plain(S.inner)
+    inner = plain(S.inner) * P.unit
     block = step // P.inputs
     j = step % P.inputs
-    jx = j % A[2].inputs
-    jy = j // A[2].inputs % A[1].inputs
-    jz = j // (A[2].inputs * A[1].inputs)
+    jx = j % X.inputs
+    jy = j // X.inputs % Y.inputs
+    jz = j // (X.inputs * Y.inputs)
     z = input[0] + jz
     y = input[1] + jy
     w = input[2] + jx
@@ -72,14 +77,14 @@ def part(step, acc, x, weights, seen, S, P: tl.constexpr, ACC: tl.constexpr):
     a = tl.load(source, mask=inside[:, None] & there[None, :], other=0.0)
     index = tl.arange(0, P.columns)
     z, y, w, known = column(index, P)
-    kz, of_z = tap(z, jz, A[0])
-    ky, of_y = tap(y, jy, A[1])
-    kx, of_x = tap(w, jx, A[2])
-    number = (kz * A[1].kernel + ky) * A[2].kernel + kx
+    kz, of_z = tap(z, jz, Z)
+    ky, of_y = tap(y, jy, Y)
+    kx, of_x = tap(w, jx, X)
+    number = (kz * Y.kernel + ky) * X.kernel + kx
     source = weights + (channel * P.taps + number).to(tl.int64)[:, None] * inner + c[None, :]
     meets = known & of_z & of_y & of_x
     b = tl.load(source, mask=meets[:, None] & there[None, :], other=0.0)
-    return multiply_add(a, b.T, acc, ACC, P.dot)
+    return multiply_add(a, b.T, acc, ACC, DOT)
 
 
 @triton.jit
@@ -98,30 +103,34 @@ def found(
     P: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Note where the winners of a block of a channel's list are, in the list by place, too."""
-    A: tl.constexpr = P.axes
+    Z: tl.constexpr = P.z
+    Y: tl.constexpr = P.y
+    X: tl.constexpr = P.x
     windows, gradient, places, places_there, gradient_there, owners = lists
     by_channel, by_place = ends
     window = tl.load(windows + e, mask=live, other=0)
     rest, wx = parted(window, S.windows[2])
     n, line = parted(rest, S.lines)
     wz, wy = parted(line, S.windows[1])
-    input = (first_input(wz, A[0]), first_input(wy, A[1]), first_input(wx, A[2]))
+    input = (first_input(wz, Z), first_input(wy, Y), first_input(wx, X))
     group = over(channel, S.group_channels)
-    wide = plain(S.inner) * over(plain(S.channels[0]), S.group_channels)
+    wide = (plain(S.inner) * P.unit) * over(plain(S.channels[0]), S.group_channels)
     seen = (n, input, live, channel, group, wide)
-    acc = tl.zeros([P.rows, P.columns], ACC)
+    ROWS: tl.constexpr = P.rows
+    COLUMNS: tl.constexpr = P.columns
+    acc = tl.zeros([ROWS, COLUMNS], ACC)
     for step in tl.range(0, steps):
         acc = part(step, acc, x, weights, seen, S, P, ACC)
     acc += added
     z, y, w, known = column(tl.arange(0, P.columns)[None, :], P)
     sizes = S.outputs
-    _, of_z = output(z, input[0][:, None], wz[:, None], plain(sizes[0][0]), A[0])
-    _, of_y = output(y, input[1][:, None], wy[:, None], plain(sizes[1][0]), A[1])
-    _, of_x = output(w, input[2][:, None], wx[:, None], plain(sizes[2][0]), A[2])
-    z, y, w, _ = column(won(acc, known & of_z & of_y & of_x, P.columns), P)
-    z, _ = output(z, input[0], wz, 0, A[0])
-    y, _ = output(y, input[1], wy, 0, A[1])
-    w, _ = output(w, input[2], wx, 0, A[2])
+    _, of_z = output(z, input[0][:, None], wz[:, None], plain(sizes[0][0]), Z)
+    _, of_y = output(y, input[1][:, None], wy[:, None], plain(sizes[1][0]), Y)
+    _, of_x = output(w, input[2][:, None], wx[:, None], plain(sizes[2][0]), X)
+    z, y, w, _ = column(won(acc, known & of_z & of_y & of_x, COLUMNS), P)
+    z, _ = output(z, input[0], wz, 0, Z)
+    y, _ = output(y, input[1], wy, 0, Y)
+    w, _ = output(w, input[2], wx, 0, X)
     place = ((n * plain(sizes[0][0]) + z) * plain(sizes[1][0]) + y) * plain(sizes[2][0]) + w
     tl.store(places + e, place, mask=live)
     first, other = groups(n, line, wx // P.line, channel, S)
@@ -147,7 +156,7 @@ def find(
     added = tl.zeros([1, 1], ACC)
     if P.biased:
         added += tl.load(bias + channel).to(ACC)
-    steps = P.inputs * ((plain(S.inner) + P.channels - 1) // P.channels)
+    steps = P.inputs * (((plain(S.inner) * P.unit) + P.channels - 1) // P.channels)
     for at in range(first, end, P.rows):
         e = at + tl.arange(0, P.rows)
         found(e, e < end, channel, x, weights, added, lists, ends, steps, S, P, ACC)

@@ -37,29 +37,33 @@ def summed(
     acc, index, live, weights, lists, own, c, there, S, P: tl.constexpr, ACC: tl.constexpr
 ):
     """One block of winners more."""
-    A: tl.constexpr = P.axes
+    Z: tl.constexpr = P.z
+    Y: tl.constexpr = P.y
+    X: tl.constexpr = P.x
+    DOT: tl.constexpr = P.dot
     places, gradient, owners = lists
     iz, iy, first = own
     _, z, y, w = padded(tl.load(places + index, mask=live, other=0), S, P)
-    kz, has_z = met(z, iz, A[0])
-    ky, has_y = met(y, iy, A[1])
+    kz, has_z = met(z, iz, Z)
+    ky, has_y = met(y, iy, Y)
     live = live & has_z & has_y
     g = tl.load(gradient + index, mask=live, other=0.0)
     channel = tl.load(owners + index, mask=live, other=0)
-    row = ((channel * A[0].kernel + kz) * A[1].kernel + ky) * A[2].kernel
-    of_x = phase(w, A[2])
-    inner = plain(S.inner)
-    for m in tl.static_range(A[2].taps):
-        i, has = source(w, of_x, m, plain(S.inputs[2]), A[2])
+    row = ((channel * Z.kernel + kz) * Y.kernel + ky) * X.kernel
+    of_x = phase(w, X)
+    inner = plain(S.inner) * P.unit
+    TAPS: tl.constexpr = X.taps
+    for m in tl.static_range(TAPS):
+        i, has = source(w, of_x, m, plain(S.inputs[2]), X)
         at = i - first
         has = live & has & (at >= 0) & (at < P.line)
-        tap = (row + (of_x + m * A[2].every)).to(tl.int64)
+        tap = (row + (of_x + m * X.every)).to(tl.int64)
         b = tl.load(
             weights + tap[:, None] * inner + c[None, :], mask=has[:, None] & there[None, :], other=0.0
         )
         is_row = at[None, :] == tl.arange(0, P.line)[:, None]
         a = tl.where(is_row & has[None, :], g[None, :], 0.0)
-        acc = multiply_add(narrow(a, b.dtype), b, acc, ACC, P.dot)
+        acc = multiply_add(narrow(a, b.dtype), b, acc, ACC, DOT)
     return acc
 
 
@@ -81,21 +85,23 @@ def by_input(
 
     ``tiles``: blocks of a group's channels, of all channels, tiles of a line, z and y.
     """
-    A: tl.constexpr = P.axes
+    Z: tl.constexpr = P.z
+    Y: tl.constexpr = P.y
+    X: tl.constexpr = P.x
     rest, block = parted(tl.program_id(0), tiles[1])
     rest, tile = parted(rest, tiles[2])
     rest, iy = parted(rest, tiles[4])
     n, iz = parted(rest, tiles[3])
     group, block = parted(block, tiles[0])
     c = block * P.channels + tl.arange(0, P.channels)
-    inner = plain(S.inner)
+    inner = plain(S.inner) * P.unit
     there = c < inner
     first = tile * P.line
     windows_y = plain(S.windows[1][0])
-    low_z, many_z = reached(iz, iz, plain(S.windows[0][0]), A[0])
-    low_y, many_y = reached(iy, iy, windows_y, A[1])
+    low_z, many_z = reached(iz, iz, plain(S.windows[0][0]), Z)
+    low_y, many_y = reached(iy, iy, windows_y, Y)
     last = tl.minimum(first + P.line, plain(S.inputs[2])) - 1
-    low_x, many_x = reached(first, last, plain(S.windows[2][0]), A[2])
+    low_x, many_x = reached(first, last, plain(S.windows[2][0]), X)
     blocks = plain(S.blocks[0])
     low_b = low_x // P.line
     many_b = tl.where(many_x > 0, (low_x + many_x - 1) // P.line - low_b + 1, 0)
@@ -111,7 +117,9 @@ def by_input(
     turns_y = many_y - once_y + 1
     turns_b = many_b - once_b + 1
     turns = tl.where(tl.minimum(many_y, many_b) > 0, many_z * turns_y * turns_b, 0)
-    acc = tl.zeros([P.line, P.channels], ACC)
+    LINE: tl.constexpr = P.line
+    CHANNELS: tl.constexpr = P.channels
+    acc = tl.zeros([LINE, CHANNELS], ACC)
     for turn in range(0, turns):
         b = low_b + turn % turns_b
         y = low_y + turn // turns_b % turns_y

@@ -115,17 +115,20 @@ class Made:
             (WIDE, torch.float64) if x.dtype == torch.float64 else (ACC, torch.float32)
         )
         channels = min(CHANNELS, max(LEAST, power(facts.inner)))
+        unit = 16 // x.dtype.itemsize
+        unit = 1 if facts.inner % unit else unit
         self.pattern = Pattern(
-            axes=facts.axes,
+            *facts.axes,
             rows=0,
             channels=channels,
             line=LINE,
+            unit=unit,
             grouped=p.groups > 1,
             biased=bias is not None,
             dot="tf32x3" if p.arithmetic == "fp32" else "tf32",
         )
         self.blocks = -(-facts.inner // channels)
-        self.sizes = sizes_of(p, facts.windows, LINE, facts.most)
+        self.sizes = sizes_of(p, facts.windows, LINE, unit, facts.most)
         self.shares = self._shares(BY_WEIGHT, self.blocks * self.pattern.met) if by_weight else 0
         self.before = Sequence(x.device, self._before(five(g.stride())), [], 0)
         self.after = self._after(five(g.stride()), x.device, dx)

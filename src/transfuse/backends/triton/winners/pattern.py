@@ -95,17 +95,24 @@ class Pattern:
     """What the kernels are compiled for.
 
     ``rows`` winners are taken at once, and ``channels`` of the input; inputs or windows of a line:
-    ``line``. ``last``: the gradient by the input has its channels side by side.
+    ``line``. ``unit`` channels are one aligned piece of memory. ``last``: the gradient by the input has its channels side by side.
     """
 
-    axes: tuple[Axis, Axis, Axis]
+    z: Axis
+    y: Axis
+    x: Axis
     rows: int
     channels: int
     line: int
+    unit: int
     grouped: bool
     biased: bool
     dot: str
     last: bool = False
+
+    @property
+    def axes(self) -> tuple[Axis, Axis, Axis]:
+        return self.z, self.y, self.x
 
     @property
     def columns(self) -> int:
@@ -189,7 +196,9 @@ class Sizes(NamedTuple):
     most: int
 
 
-def sizes_of(problem: Problem, windows: Sequence[AxisWindows], line: int, most: int) -> Sizes:
+def sizes_of(
+    problem: Problem, windows: Sequence[AxisWindows], line: int, unit: int, most: int
+) -> Sizes:
     """Those of a problem, whose blocks of windows are so many of a line."""
     outputs = three([axis.n for axis in windows], 1)
     seen: Three = three([axis.outputs for axis in windows], 1)
@@ -202,6 +211,6 @@ def sizes_of(problem: Problem, windows: Sequence[AxisWindows], line: int, most: 
         blocks=divisor(-(-seen[2] // line)),
         channels=divisor(problem.out_channels),
         group_channels=divisor(problem.out_channels // problem.groups),
-        inner=told(problem.in_channels // problem.groups),
+        inner=told(problem.in_channels // problem.groups // unit),
         most=told(most),
     )
