@@ -10,7 +10,7 @@ import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import multiply_add
 from transfuse.backends.triton.told_kernel import over, parted, plain
-from transfuse.backends.triton.winners.list_kernel import groups, shared
+from transfuse.backends.triton.winners.list_kernel import below, groups, shared
 
 
 @triton.jit
@@ -51,38 +51,35 @@ def output(column, input, window, size, A: tl.constexpr):
 
 
 @triton.jit
-def part(step, acc, x, weights, seen, S, P: tl.constexpr, ACC: tl.constexpr):
+def part(step, acc, rows, weights, seen, S, P: tl.constexpr, ACC: tl.constexpr):
     """The products of one input of each window, and a block of channels."""
     Z: tl.constexpr = P.z
     Y: tl.constexpr = P.y
     X: tl.constexpr = P.x
     DOT: tl.constexpr = P.dot
-    n, input, live, channel, group, wide = seen
+    input, live, wide = seen
     inner = plain(S.inner) * P.unit
     block = step // P.inputs
     j = step % P.inputs
     jx = j % X.inputs
     jy = j // X.inputs % Y.inputs
     jz = j // (X.inputs * Y.inputs)
-    z = input[0] + jz
-    y = input[1] + jy
-    w = input[2] + jx
-    sizes = S.inputs
-    inside = live & (z >= 0) & (z < plain(sizes[0])) & (y >= 0) & (y < plain(sizes[1]))
-    inside &= (w >= 0) & (w < plain(sizes[2]))
-    row = ((n * plain(sizes[0]) + z) * plain(sizes[1]) + y) * plain(sizes[2]) + w
+    deep = plain(S.inputs[0])
+    high = plain(S.inputs[1])
+    long = plain(S.inputs[2])
+    inside = live & below(input[0] + jz, deep) & below(input[1] + jy, high)
+    inside &= below(input[2] + jx, long)
     c = block * P.channels + tl.arange(0, P.channels)
     there = c < inner
-    source = x + row.to(tl.int64)[:, None] * wide + (group * inner + c)[None, :]
-    a = tl.load(source, mask=inside[:, None] & there[None, :], other=0.0)
-    index = tl.arange(0, P.columns)
-    z, y, w, known = column(index, P)
+    source = rows + ((jz * high + jy) * long + jx) * wide
+    a = tl.load(source + c[None, :], mask=inside[:, None] & there[None, :], other=0.0)
+    z, y, w, known = column(tl.arange(0, P.columns), P)
     kz, of_z = tap(z, jz, Z)
     ky, of_y = tap(y, jy, Y)
     kx, of_x = tap(w, jx, X)
     number = (kz * Y.kernel + ky) * X.kernel + kx
-    source = weights + (channel * P.taps + number).to(tl.int64)[:, None] * inner + c[None, :]
     meets = known & of_z & of_y & of_x
+    source = weights + (number.to(tl.int64)[:, None] * inner + c[None, :])
     b = tl.load(source, mask=meets[:, None] & there[None, :], other=0.0)
     return multiply_add(a, b.T, acc, ACC, DOT)
 
@@ -110,17 +107,21 @@ def found(
     by_channel, by_place = ends
     window = tl.load(windows + e, mask=live, other=0)
     rest, wx = parted(window, S.windows[2])
-    n, line = parted(rest, S.lines)
-    wz, wy = parted(line, S.windows[1])
+    n, lines = parted(rest, S.lines)
+    wz, wy = parted(lines, S.windows[1])
     input = (first_input(wz, Z), first_input(wy, Y), first_input(wx, X))
     group = over(channel, S.group_channels)
-    wide = (plain(S.inner) * P.unit) * over(plain(S.channels[0]), S.group_channels)
-    seen = (n, input, live, channel, group, wide)
+    inner = plain(S.inner) * P.unit
+    wide = inner * over(plain(S.channels[0]), S.group_channels)
+    line = (n * plain(S.inputs[0]) + input[0]) * plain(S.inputs[1]) + input[1]
+    row = line * plain(S.inputs[2]) + input[2]
+    rows = x + (row.to(tl.int64) * wide + group * inner)[:, None]
+    own = weights + channel.to(tl.int64) * (P.taps * inner)
     ROWS: tl.constexpr = P.rows
     COLUMNS: tl.constexpr = P.columns
     acc = tl.zeros([ROWS, COLUMNS], ACC)
     for step in tl.range(0, steps):
-        acc = part(step, acc, x, weights, seen, S, P, ACC)
+        acc = part(step, acc, rows, own, (input, live, wide), S, P, ACC)
     acc += added
     z, y, w, known = column(tl.arange(0, P.columns)[None, :], P)
     sizes = S.outputs
@@ -133,7 +134,7 @@ def found(
     w, _ = output(w, input[2], wx, 0, X)
     place = ((n * plain(sizes[0][0]) + z) * plain(sizes[1][0]) + y) * plain(sizes[2][0]) + w
     tl.store(places + e, place, mask=live)
-    first, other = groups(n, line, wx // P.line, channel, S)
+    first, other = groups(n, lines, wx // P.line, channel, S)
     before = tl.load(by_channel + first - 1, mask=live & (first > 0), other=0)
     to = e - before + tl.load(by_place + other - 1, mask=live & (other > 0), other=0)
     keep = live & (to < plain(S.most))

@@ -10,8 +10,8 @@ import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import multiply_add, narrow
 from transfuse.backends.triton.told_kernel import parted, plain
-from transfuse.backends.triton.winners.list_kernel import start
-from transfuse.backends.triton.winners.weight_kernel import padded, phase, source
+from transfuse.backends.triton.winners.list_kernel import below, start
+from transfuse.backends.triton.winners.weight_kernel import nearest, padded
 
 
 @triton.jit
@@ -42,27 +42,27 @@ def summed(
     X: tl.constexpr = P.x
     DOT: tl.constexpr = P.dot
     places, gradient, owners = lists
-    iz, iy, first = own
+    iz, iy, first, size = own
     _, z, y, w = padded(tl.load(places + index, mask=live, other=0), S, P)
-    kz, has_z = met(z, iz, Z)
-    ky, has_y = met(y, iy, Y)
-    live = live & has_z & has_y
     g = tl.load(gradient + index, mask=live, other=0.0)
     channel = tl.load(owners + index, mask=live, other=0)
-    row = ((channel * Z.kernel + kz) * Y.kernel + ky) * X.kernel
-    of_x = phase(w, X)
+    kz, has_z = met(z, iz, Z)
+    ky, has_y = met(y, iy, Y)
+    kx, w = nearest(w, X)
+    tap = ((channel * Z.kernel + kz) * Y.kernel + ky) * X.kernel + kx
     inner = plain(S.inner) * P.unit
+    to = weights + tap.to(tl.int64)[:, None] * inner + c[None, :]
+    # Where an output meets this line, or far below it.
+    w = tl.where(live & has_z & has_y & (w >= 0), w - first, -1)
     TAPS: tl.constexpr = X.taps
     for m in tl.static_range(TAPS):
-        i, has = source(w, of_x, m, plain(S.inputs[2]), X)
-        at = i - first
-        has = live & has & (at >= 0) & (at < P.line)
-        tap = (row + (of_x + m * X.every)).to(tl.int64)
+        at = w - m * X.hop
+        if (m + 1) * X.every > X.kernel:
+            at = tl.where(kx + m * X.every < X.kernel, at, -1)
         b = tl.load(
-            weights + tap[:, None] * inner + c[None, :], mask=has[:, None] & there[None, :], other=0.0
+            to + m * X.every * inner, mask=below(at, size)[:, None] & there[None, :], other=0.0
         )
-        is_row = at[None, :] == tl.arange(0, P.line)[:, None]
-        a = tl.where(is_row & has[None, :], g[None, :], 0.0)
+        a = tl.where(at[None, :] == tl.arange(0, P.line)[:, None], g[None, :], 0.0)
         acc = multiply_add(narrow(a, b.dtype), b, acc, ACC, DOT)
     return acc
 
@@ -119,6 +119,7 @@ def by_input(
     turns = tl.where(tl.minimum(many_y, many_b) > 0, many_z * turns_y * turns_b, 0)
     LINE: tl.constexpr = P.line
     CHANNELS: tl.constexpr = P.channels
+    own = (iz, iy, first, last + 1 - first)
     acc = tl.zeros([LINE, CHANNELS], ACC)
     for turn in range(0, turns):
         b = low_b + turn % turns_b
@@ -129,14 +130,14 @@ def by_input(
         to = ((line + once_y - 1) * blocks + b + once_b - 1) * channels
         begin = start(ends, from_)
         end = tl.minimum(start(ends, to + (group + 1) * own_channels), plain(S.most))
-        acc = over_range(acc, begin, end, weights, lists, (iz, iy, first), c, there, S, P, ACC)
+        acc = over_range(acc, begin, end, weights, lists, own, c, there, S, P, ACC)
     x = first + tl.arange(0, P.line)
     to = out + n.to(tl.int64) * plain(strides[0]) + iz.to(tl.int64) * plain(strides[2])
     to += iy.to(tl.int64) * plain(strides[3])
-    own = group * inner + c
+    channel = group * inner + c
     if P.last:
-        to = to + (x[:, None].to(tl.int64) * plain(strides[4]) + own[None, :])
+        to = to + (x[:, None].to(tl.int64) * plain(strides[4]) + channel[None, :])
     else:
-        to = to + (own[None, :].to(tl.int64) * plain(strides[1]) + x[:, None])
+        to = to + (channel[None, :].to(tl.int64) * plain(strides[1]) + x[:, None])
     keep = (x < plain(S.inputs[2]))[:, None] & there[None, :]
     tl.store(to, narrow(acc, out.dtype.element_ty), mask=keep)

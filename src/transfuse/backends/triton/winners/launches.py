@@ -47,9 +47,9 @@ class Tiling:
 
 
 TILINGS = {
-    FIND: Tiling(64, 4, 3, 2112),
-    BY_WEIGHT: Tiling(64, 4, 3, 4096),
-    BY_INPUT: Tiling(64, 4, 2),
+    FIND: Tiling(128, 4, 3, 2112),
+    BY_WEIGHT: Tiling(64, 2, 3, 4096),
+    BY_INPUT: Tiling(64, 2, 2),
 }
 LINE = 32
 """Windows of a line that are looked through at once, and inputs of a line that are summed."""

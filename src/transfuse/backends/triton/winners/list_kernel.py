@@ -14,6 +14,12 @@ from transfuse.backends.triton.told_kernel import over, parted, plain
 
 
 @triton.jit
+def below(at, size):
+    """``0 <= at < size``, by one comparison."""
+    return at.to(tl.uint32) < tl.cast(size, tl.uint32)
+
+
+@triton.jit
 def start(ends, group):
     """How many winners come before a group, by the ends of all groups."""
     return tl.load(ends + group - 1, mask=group > 0, other=0)

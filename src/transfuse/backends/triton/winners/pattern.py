@@ -30,8 +30,8 @@ class Axis:
     number. Where windows move by whole strides, columns are the window's own outputs; else they
     stand for those of windows that begin anywhere between two inputs.
 
-    The taps that reach an output are ``every`` apart, ``taps`` at most; the first of them is its
-    ``phase``.
+    The taps that reach an output are ``every`` apart, ``taps`` at most, and the inputs that they
+    find are ``hop`` apart.
     """
 
     kernel: int
@@ -86,6 +86,10 @@ class Axis:
         return self.stride // gcd(self.stride, self.dilation)
 
     @property
+    def hop(self) -> int:
+        return self.every * self.dilation // self.stride
+
+    @property
     def taps(self) -> int:
         return -(-self.kernel // self.every)
 
@@ -132,8 +136,8 @@ class Pattern:
 
     @property
     def met(self) -> int:
-        """Taps that reach an output at most."""
-        return prod(axis.taps for axis in self.axes)
+        """Lines of taps that reach an output, at most."""
+        return self.z.taps * self.y.taps
 
 
 def pattern_axes(problem: Problem, windows: Sequence[AxisWindows]) -> tuple[Axis, Axis, Axis]:
