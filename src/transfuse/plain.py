@@ -100,9 +100,19 @@ def not_at_exit() -> None:
         raise RuntimeError("transfuse cannot be called while Python is shutting down")
 
 
-def finite(tensor: Tensor) -> bool:
-    """Whether all values are; true as well where they cannot be looked at."""
-    return bool(why_not((tensor,))) or isfinite(tensor.sum().item())
+def finite(*tensors: Tensor) -> bool:
+    """Whether all values are; true as well where they cannot be looked at.
+
+    A GPU is waited for. While a CUDA graph is captured nobody can, and its replays read other
+    values: then it is false.
+    """
+    if why_not(tensors):
+        return True
+    if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    # Sums of half precision would overflow where no value does.
+    sums = [each.sum(dtype=torch.promote_types(each.dtype, torch.float32)) for each in tensors]
+    return isfinite(sum(sums[1:], sums[0]).item())
 
 
 def known(sizes: Sequence[int]) -> bool:

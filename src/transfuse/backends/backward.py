@@ -120,7 +120,7 @@ class Backward:
         source = x
         if self.head:
             source, kept = (kept[0], kept[1:]) if kept else (self.read(x, operands), kept)
-        if self.dense and not (plain.finite(weight) and plain.finite(source)):
+        if self.dense and not plain.finite(weight, source):
             return self.dense(grad, x, weight, operands)
         grad = grad.reshape(self.dims[-1])
         outs = self._outs(x, weight) if self.winners else {}
