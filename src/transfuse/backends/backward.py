@@ -120,8 +120,25 @@ class Backward:
         source = x
         if self.head:
             source, kept = (kept[0], kept[1:]) if kept else (self.read(x, operands), kept)
-        if self.dense and not plain.finite(weight, source):
+        if not self.dense:
+            return self._found(grad, x, source, weight, operands, kept, result)
+        if plain.capturing(source):
             return self.dense(grad, x, weight, operands)
+        finite = plain.finite_soon(weight, source)
+        found = self._found(grad, x, source, weight, operands, kept, result)
+        return found if finite() else self.dense(grad, x, weight, operands)
+
+    def _found(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        source: Tensor,
+        weight: Tensor,
+        operands: Mapping[str, Tensor],
+        kept: Sequence[Tensor],
+        result: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """The gradients; ``source``: what the convolution reads."""
         grad = grad.reshape(self.dims[-1])
         outs = self._outs(x, weight) if self.winners else {}
         known = {keeps(i): each for i, each in zip(self.kept, kept, strict=True)}

@@ -92,8 +92,8 @@ class Scatter(Protocol):
 
     ``g``: by what the windows gave; each is that of one output, the first that has its window's
     value. Those values are looked up in ``values``, the convolution's output, or where that is None
-    computed again from the other tensors. These are of one type, but for ``g`` and the bias; what is
-    None is not written.
+    computed again from the other tensors. These are of one type, but for ``g`` and the bias; what
+    is None is not written.
     """
 
     def __call__(

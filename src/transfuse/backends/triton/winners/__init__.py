@@ -9,7 +9,6 @@ Nobody waits for anybody: every sum has one order, and every run gives the same 
 from collections.abc import Sequence as Some
 from math import prod
 
-import torch
 from torch import Tensor
 
 from transfuse.backends.base import Scatter
@@ -19,7 +18,9 @@ from transfuse.problem import Problem
 from transfuse.reverse.axes import AxisWindows
 
 ADDRESSED = 2**31
-"""Outputs, inputs and groups are told apart by 32-bit integers."""
+"""Outputs, inputs and weights are told apart by 32-bit integers."""
+KEPT = 16
+"""Ways for tensors to lie that launches are kept for."""
 
 
 def prepare(problem: Problem, windows: Some[AxisWindows], most: int) -> Scatter | None:
@@ -52,11 +53,10 @@ class _Scattered:
     ) -> None:
         assert values is None, "looked up nowhere"
         given = (g, x, weight, bias, dx)
-        lies = (
-            None if t is None else (t.dtype, t.stride(), t.data_ptr() & 15 > 0) for t in given
-        )
+        lies = (None if t is None else (t.dtype, t.stride(), t.data_ptr() & 15 > 0) for t in given)
         key = (x.device, dw is None, *lies)
         if key not in self.made:
-            self.made.clear()
-            self.made[key] = launches.made(self.facts, g, x, weight, bias, dx, dw is not None)
+            if len(self.made) >= KEPT:
+                self.made.clear()
+            self.made[key] = launches.Made(self.facts, g, x, weight, bias, dx, dw is not None)
         self.made[key](g, x, weight, bias, dx, dw)

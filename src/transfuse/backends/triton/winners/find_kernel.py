@@ -144,9 +144,7 @@ def found(
 
 
 @triton.jit
-def find(
-    x, weights, bias, lists, ends, shares, S, P: tl.constexpr, ACC: tl.constexpr
-):
+def find(x, weights, bias, lists, ends, shares, S, P: tl.constexpr, ACC: tl.constexpr):
     """Program (share, channel): a share of a channel's list.
 
     ``lists``: the windows and gradients of all winners by channel, their places, to be found; the

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import multiply_add, narrow
 from transfuse.backends.triton.told_kernel import parted, plain
-from transfuse.backends.triton.winners.list_kernel import below, start
+from transfuse.backends.triton.winners.list_kernel import below, start, too_many
 from transfuse.backends.triton.winners.weight_kernel import nearest, padded
 
 
@@ -33,9 +33,7 @@ def met(at, i, A: tl.constexpr):
 
 
 @triton.jit
-def summed(
-    acc, index, live, weights, lists, own, c, there, S, P: tl.constexpr, ACC: tl.constexpr
-):
+def summed(acc, index, live, weights, lists, own, c, there, S, P: tl.constexpr, ACC: tl.constexpr):
     """One block of winners more."""
     Z: tl.constexpr = P.z
     Y: tl.constexpr = P.y
@@ -78,9 +76,7 @@ def over_range(
 
 
 @triton.jit
-def by_input(
-    weights, ends, lists, out, strides, tiles, S, P: tl.constexpr, ACC: tl.constexpr
-):
+def by_input(weights, ends, lists, out, strides, tiles, S, P: tl.constexpr, ACC: tl.constexpr):
     """Program (sample, z, y, tile of a line, block of channels).
 
     ``tiles``: blocks of a group's channels, of all channels, tiles of a line, z and y.
@@ -121,7 +117,7 @@ def by_input(
     CHANNELS: tl.constexpr = P.channels
     own = (iz, iy, first, last + 1 - first)
     acc = tl.zeros([LINE, CHANNELS], ACC)
-    for turn in range(0, turns):
+    for turn in range(turns):
         b = low_b + turn % turns_b
         y = low_y + turn // turns_b % turns_y
         z = low_z + turn // (turns_b * turns_y)
@@ -131,6 +127,7 @@ def by_input(
         begin = start(ends, from_)
         end = tl.minimum(start(ends, to + (group + 1) * own_channels), plain(S.most))
         acc = over_range(acc, begin, end, weights, lists, own, c, there, S, P, ACC)
+    acc = tl.where(too_many(ends, S), float("nan"), acc)
     x = first + tl.arange(0, P.line)
     to = out + n.to(tl.int64) * plain(strides[0]) + iz.to(tl.int64) * plain(strides[2])
     to += iy.to(tl.int64) * plain(strides[3])

@@ -24,7 +24,6 @@ from transfuse.backends.triton.winners.pattern import (
     Turn,
     sizes_of,
 )
-from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
 from transfuse.reverse.axes import AxisWindows
 
@@ -82,21 +81,8 @@ class Facts:
         return self.problem.in_channels // self.problem.groups
 
 
-def made(
-    facts: Facts,
-    g: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    dx: Tensor | None,
-    by_weight: bool,
-) -> "Made":
-    """The launches for tensors that lie so."""
-    return Made(facts, g, x, weight, bias, dx, by_weight)
-
-
 class Made:
-    """The launches of a call, around two sums that torch takes."""
+    """The launches of a call on tensors that lie so, around two sums that torch takes."""
 
     def __init__(
         self,
@@ -108,12 +94,13 @@ class Made:
         dx: Tensor | None,
         by_weight: bool,
     ) -> None:
-        self.facts, self.kind = facts, x.dtype
-        p = facts.problem
+        self.facts, p = facts, facts.problem
         self.tf32 = p.arithmetic == "tf32"
-        self.acc, self.wide = (
-            (WIDE, torch.float64) if x.dtype == torch.float64 else (ACC, torch.float32)
-        )
+        double = x.dtype == torch.float64
+        self.acc, self.wide = (WIDE, torch.float64) if double else (ACC, torch.float32)
+        # Channels side by side are read where they are, unless they are to be rounded.
+        self.turned = not x.movedim(1, -1).is_contiguous()
+        self.copied = self.turned or self.tf32
         channels = min(CHANNELS, max(LEAST, power(facts.inner)))
         unit = 16 // x.dtype.itemsize
         unit = 1 if facts.inner % unit else unit
@@ -144,12 +131,15 @@ class Made:
     ) -> None:
         p, facts = self.facts.problem, self.facts
         empty = x.new_empty
-        rows, packed = empty(x.numel()), empty(weight.numel())
+        x = x.contiguous() if self.turned else x
+        rows, packed = empty(x.numel()) if self.copied else x, empty(weight.numel())
         counts = empty(2, facts.groups, dtype=torch.int32)
-        self.before([x.contiguous(), weight.contiguous(), g, rows, packed, *counts])
+        self.before([x, weight.contiguous(), g, rows, packed, *counts])
         ends = [torch.cumsum(each, 0, dtype=torch.int32) for each in counts]
-        partials = empty(max(self.shares, 1) * weight.numel() if self.shares else 1, dtype=self.wide)
-        out = dx if dx is not None and self.direct else empty(p.input.dims)
+        partials = empty(max(self.shares * weight.numel(), 1), dtype=self.wide)
+        out = dx if self.direct else None
+        if out is None:
+            out = empty(p.input.dims if dx is not None else 1)
         added = rows if bias is None else bias.contiguous()
         self.after([rows, packed, added, g, *ends, out, partials])
         if dx is not None and not self.direct:
@@ -174,21 +164,22 @@ class Made:
         x, weight, g, rows, packed, by_channel, by_place = map(At, range(7))
         p, facts = self.facts.problem, self.facts
         listing, blocks = self._listing(strides)
-        given = [g, by_channel, by_place, all_told(strides), divisor(blocks), self.sizes]
-        positions = prod(p.spatial)
+        ints = (all_told(strides), divisor(blocks), self.sizes)
+        given = [g, by_channel, by_place, *ints, listing, self.acc]
         taps = self.pattern.taps * p.out_channels // p.groups
-        return [
-            self._turn(weight, packed, p.groups, facts.inner, taps),
-            self._turn(x, rows, p.batch, p.in_channels, positions),
-            Launch(COUNT, facts.lines * blocks, [*given, listing, self.acc]),
-        ]
+        found = [self._turn(weight, packed, p.groups, facts.inner, taps)]
+        if self.copied:
+            sizes = p.batch, p.in_channels, prod(p.spatial)
+            found.append(self._turn(x, rows, *sizes, self.turned))
+        return [*found, Launch(COUNT, facts.lines * blocks, given)]
 
-    def _turn(self, x: At, out: At, outer: int, a: int, b: int) -> Launch:
-        turn = Turn(min(32, power(a)), 64, "b", self.tf32)
+    def _turn(self, x: At, out: At, outer: int, a: int, b: int, turned: bool = True) -> Launch:
+        """Copy a tensor with its axis ``a`` innermost; where it is already, it is not turned."""
+        turn = Turn(min(32, power(a)), 64, "b" if turned else "a", self.tf32)
         blocks = -(-a // turn.block_a), -(-b // turn.block_b)
         sizes = tuple(map(divisor, (*blocks, a, b)))
-        arguments: list[Any] = [x, out, sizes, all_told((a * b, b, 1)), turn]
-        return Launch(TURN, outer * prod(blocks), arguments)
+        strides = all_told((a * b, b, 1) if turned else (a * b, 1, a))
+        return Launch(TURN, outer * prod(blocks), [x, out, sizes, strides, turn])
 
     def _after(self, strides: Five, device: torch.device, dx: Tensor | None) -> Sequence:
         rows, packed, bias, g, by_channel, by_place, out, partials = map(At, range(8))
@@ -205,8 +196,9 @@ class Made:
         windows, gradient, places = memory(torch.int32), memory(self.wide), memory(torch.int32)
         there = memory(torch.int32), memory(self.wide), memory(torch.int32)
         listing, blocks = self._listing(strides)
-        given = [g, by_channel, windows, gradient, all_told(strides), divisor(blocks), self.sizes]
-        launches = [Launch(ENLIST, facts.lines * blocks, [*given, listing, self.acc])]
+        ints = (all_told(strides), divisor(blocks), self.sizes)
+        given = [g, by_channel, windows, gradient, *ints, listing, self.acc]
+        launches = [Launch(ENLIST, facts.lines * blocks, given)]
         shares = self._shares(FIND, 1)
         lists = _all(windows, gradient, places, *there)
         ends = _all(by_channel, by_place)
@@ -214,8 +206,8 @@ class Made:
         launches.append(self._launch(FIND, shares * p.out_channels, found))
         if self.shares:
             each = p.out_channels * self.pattern.met * self.blocks
-            taken = [rows, by_channel, places, gradient, partials]
-            taken += [divisor(self.shares), divisor(self.blocks), self.sizes]
+            parts = (divisor(self.shares), divisor(self.blocks), self.sizes)
+            taken = [rows, by_channel, places, gradient, partials, *parts]
             launches.append(self._launch(BY_WEIGHT, self.shares * each, taken))
         self.direct = True
         if dx is not None:
@@ -225,10 +217,11 @@ class Made:
                 to = five(torch.empty(p.input.dims, device="meta").stride())
             z, y, x = three(p.spatial, 1)
             tiles = self.blocks, self.blocks * p.groups, -(-x // LINE), z, y
-            taken = [packed, by_place, _all(*there), out, all_told(to), tuple(map(divisor, tiles))]
+            lines = (all_told(to), tuple(map(divisor, tiles)), self.sizes)
+            summed = [packed, by_place, _all(*there), out, *lines]
             last = replace(self.pattern, last=to[1] == 1)
             programs = p.batch * prod(tiles[1:])
-            launches.append(self._launch(BY_INPUT, programs, [*taken, self.sizes], last))
+            launches.append(self._launch(BY_INPUT, programs, summed, last))
         return Sequence(device, launches, pieces, end)
 
     def _launch(

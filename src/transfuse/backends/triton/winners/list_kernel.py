@@ -2,8 +2,8 @@
 """Which windows have a gradient: how many of each group, then a list of them all.
 
 A group is a block of a line of windows, of one sample and channel. By channel its number is that of
-(channel, sample, line, block), by place that of (sample, line, block, channel). ``S`` are ``Sizes``,
-``L`` a ``Listing``.
+(channel, sample, line, block), by place that of (sample, line, block, channel). ``S`` are
+``Sizes``, ``L`` a ``Listing``.
 """
 
 import triton
@@ -23,6 +23,13 @@ def below(at, size):
 def start(ends, group):
     """How many winners come before a group, by the ends of all groups."""
     return tl.load(ends + group - 1, mask=group > 0, other=0)
+
+
+@triton.jit
+def too_many(ends, S):
+    """Whether more have a gradient than can: a 0 met an Inf, and it is NaN everywhere."""
+    groups = plain(S.batch[0]) * plain(S.lines[0]) * plain(S.blocks[0]) * plain(S.channels[0])
+    return start(ends, groups) > plain(S.most)
 
 
 @triton.jit
@@ -74,9 +81,7 @@ def gradients(g, strides, channel_blocks, S, L: tl.constexpr, ACC: tl.constexpr)
 
 
 @triton.jit
-def count(
-    g, by_channel, by_place, strides, channel_blocks, S, L: tl.constexpr, ACC: tl.constexpr
-):
+def count(g, by_channel, by_place, strides, channel_blocks, S, L: tl.constexpr, ACC: tl.constexpr):
     """How many winners each group has: a NaN is one, too."""
     found, _, _, there, numbers = gradients(g, strides, channel_blocks, S, L, ACC)
     many = tl.sum((found != 0).to(tl.int32), 1)

@@ -99,7 +99,8 @@ class Pattern:
     """What the kernels are compiled for.
 
     ``rows`` winners are taken at once, and ``channels`` of the input; inputs or windows of a line:
-    ``line``. ``unit`` channels are one aligned piece of memory. ``last``: the gradient by the input has its channels side by side.
+    ``line``. ``unit`` channels are one aligned piece of memory. ``last``: the gradient by the input
+    has its channels side by side.
     """
 
     z: Axis

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from transfuse.backends.triton.epilogue.arithmetic import multiply_add, narrow
 from transfuse.backends.triton.told_kernel import over, parted, plain
-from transfuse.backends.triton.winners.list_kernel import below, shared
+from transfuse.backends.triton.winners.list_kernel import below, shared, too_many
 
 
 @triton.jit
@@ -113,6 +113,7 @@ def by_weight(
     for at in range(first, end, P.rows):
         e = at + tl.arange(0, P.rows)
         sums = added(sums, e, e < end, x, places, gradient, base, mz, my, c, there, S, P, ACC)
+    faulty = too_many(ends, S)
     index = tl.arange(0, PHASES)
     ky = index // X.every % Y.every + my * Y.every
     of_z = index // (X.every * Y.every)
@@ -123,4 +124,8 @@ def by_weight(
         row = (share * plain(S.channels[0]) + channel) * P.taps
         row = row + (kz * Y.kernel + ky) * X.kernel + kx
         to = out + row.to(tl.int64)[:, None] * inner + c[None, :]
-        tl.store(to, sums[m], mask=(is_tap & (kx < X.kernel))[:, None] & there[None, :])
+        tl.store(
+            to,
+            tl.where(faulty, float("nan"), sums[m]),
+            mask=(is_tap & (kx < X.kernel))[:, None] & there[None, :],
+        )
