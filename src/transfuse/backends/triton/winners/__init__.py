@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transfuse.backends.base import Scatter
 from transfuse.backends.triton.winners import launches
-from transfuse.backends.triton.winners.pattern import MOST, pattern_axes
+from transfuse.backends.triton.winners.pattern import MOST, MOST_TAPS, pattern_axes
 from transfuse.problem import Problem
 from transfuse.reverse.axes import AxisWindows
 
@@ -27,7 +27,7 @@ def prepare(problem: Problem, windows: Some[AxisWindows], most: int) -> Scatter 
     """The gradients of a convolution whose output these windows see, ``most`` of which have one."""
     axes = pattern_axes(problem, windows)
     columns, phases = prod(a.outputs for a in axes), prod(a.every for a in axes)
-    if max(columns, phases) > MOST:
+    if max(columns, phases) > MOST or axes[-1].taps > MOST_TAPS:
         return None
     if max(problem.output().numel, problem.input.numel, prod(problem.weight)) >= ADDRESSED:
         return None

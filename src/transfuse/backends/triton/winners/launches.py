@@ -52,8 +52,11 @@ TILINGS = {
 }
 LINE = 32
 """Windows of a line that are looked through at once, and inputs of a line that are summed."""
-CHANNELS = 64
-"""Of the input, at once, at most."""
+ROW = 128
+"""Bytes of the input's channels at once, at most."""
+FEW_COLUMNS, FEW_TAPS = 32, 3
+"""More of these, and fewer rows are at hand at a time, or none that wait for their turn: there are
+GPUs whose programs have 99 KB of shared memory."""
 MOST_SHARES = 64
 
 
@@ -101,7 +104,7 @@ class Made:
         # Channels side by side are read where they are, unless they are to be rounded.
         self.turned = not x.movedim(1, -1).is_contiguous()
         self.copied = self.turned or self.tf32
-        channels = min(CHANNELS, max(LEAST, power(facts.inner)))
+        channels = min(ROW // x.dtype.itemsize, max(LEAST, power(facts.inner)))
         unit = 16 // x.dtype.itemsize
         unit = 1 if facts.inner % unit else unit
         self.pattern = Pattern(
@@ -228,6 +231,10 @@ class Made:
         self, kernel: Kernel, programs: int, given: Some[Any], pattern: Pattern | None = None
     ) -> Launch:
         tiling = TILINGS[kernel]
+        if kernel is FIND and self.pattern.columns > FEW_COLUMNS:
+            tiling = replace(tiling, rows=min(tiling.rows, 64), stages=1)
+        elif kernel is not FIND and self.pattern.x.taps > FEW_TAPS:
+            tiling = replace(tiling, stages=1)
         found = replace(pattern or self.pattern, rows=tiling.rows)
         options = {"num_warps": tiling.warps, "num_stages": tiling.stages}
         return Launch(kernel, programs, [*given, found, self.acc], options)

@@ -20,6 +20,9 @@ LEAST = 16
 MOST = 256
 """Outputs of a window, or phases of a stride, that have a column each."""
 
+MOST_TAPS = 16
+"""Taps along a line that reach an output: they are written out."""
+
 
 @dataclass(frozen=True)
 class Axis:
