@@ -121,13 +121,14 @@ def test_only_what_is_wanted(name: str, interpreter: Child) -> None:
     right(interpreter, TILES, PROBLEMS["one axis"], wanted=[name])
 
 
-def test_of_nans_the_last(interpreter: Child) -> None:
+@pytest.mark.parametrize("bias", [1.0, torch.nan])
+def test_of_equals_the_first_and_of_nans_the_last(bias: float, interpreter: Child) -> None:
     problem = Problem.parse("n1 ci1 co1 i8x8 k1 s1 fp64")
     chain = Chain(s.conv_transpose(2, "b"), s.max_pool(2), s.max_pool(2))
     tensors = (
-        torch.randn(1, 1, 8, 8).double(),
+        torch.ones(1, 1, 8, 8).double(),
         torch.ones(1, 1, 1, 1).double(),
-        {"b": torch.full((1,), torch.nan).double()},
+        {"b": torch.full((1,), bias).double()},
     )
     grad = torch.randn(chain.result(problem)).double()
     names = ["input", "weight"]
