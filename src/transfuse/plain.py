@@ -100,9 +100,40 @@ def not_at_exit() -> None:
         raise RuntimeError("transfuse cannot be called while Python is shutting down")
 
 
-def finite(tensor: Tensor) -> bool:
+def finite(*tensors: Tensor) -> bool:
     """Whether all values are; true as well where they cannot be looked at."""
-    return bool(why_not((tensor,))) or isfinite(tensor.sum().item())
+    return finite_soon(*tensors)()
+
+
+def finite_soon(*tensors: Tensor) -> Callable[[], bool]:
+    """The same, to be asked later: what a GPU is given meanwhile does not wait for the answer.
+
+    While a CUDA graph is captured nobody can be asked, and its replays read other values: no.
+    """
+    if why_not(tensors):
+        return lambda: True
+    if capturing(tensors[0]):
+        return lambda: False
+    # Sums of half precision would overflow where no value does.
+    sums = [each.sum(dtype=torch.promote_types(each.dtype, torch.float32)) for each in tensors]
+    total = sum(sums[1:], sums[0])
+    if not total.is_cuda:
+        return lambda: isfinite(total.item())
+    there = torch.empty((), dtype=total.dtype, pin_memory=True)
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    there.copy_(total, non_blocking=True)
+    done.record(torch.cuda.current_stream(total.device))
+
+    def answer() -> bool:
+        done.synchronize()
+        return isfinite(there.item())
+
+    return answer
+
+
+def capturing(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured of what is done with a tensor."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def known(sizes: Sequence[int]) -> bool:

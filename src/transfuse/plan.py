@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from math import prod
+from math import inf, prod
 
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
@@ -33,6 +33,7 @@ class Machine:
     on_chip: int  # bytes that one program can hold
     per_value: int = 0  # flops' time that a convolution's value takes beside its products
     per_instruction: int = 0  # and that of a plain instruction of a map, for a value
+    gathered: float = inf  # flops per second of products whose rows lie anywhere
     keeping: int = 16  # times the time of its writing that what is kept for gradients must save
 
     def seconds(self, arithmetic: str, flops: int, traffic: int) -> float:
@@ -61,6 +62,7 @@ MACHINES = {
         {"fp32": 51e12, "tf32": 357e12, "fp16": 656e12, "bf16": 679e12, "fp64": 51e12},
         3.7e12,
         227_000,
+        gathered=8e12,
     ),
     "cpu": Machine(
         2e10,

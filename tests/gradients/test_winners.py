@@ -92,6 +92,19 @@ def test_the_plan_of_many_zeros() -> None:
     assert plan.scratch < values
 
 
+@pytest.mark.parametrize("arithmetic", ["tf32", "fp16", "bf16", "fp32"])
+def test_the_plan_on_a_gpu(arithmetic: str) -> None:
+    """Less than a quarter of the convolution's output is in memory at once, of what it stores."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    operator = OPERATORS["conv-transpose3d-max-max-sum"]
+    case = operator.case("benchmark").on(arithmetic, "cuda:sm90")
+    chain = operator.chain.bind(case.scalars)
+    plan, values = plan_backward(chain, case.problem), chain.core(case.problem).output().numel
+    assert "1024000 of 256048128 have a gradient" in plan.note
+    assert all(each.writes < values for each in plan.passes)
+    assert plan.scratch < values
+
+
 @pytest.mark.parametrize(
     "stages",
     [

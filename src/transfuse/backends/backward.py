@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from transfuse import plain
-from transfuse.backends.base import Backend, Executable
+from transfuse.backends.base import Backend, Executable, Scatter
 from transfuse.backends.inlining import Inlining
 from transfuse.backends.memory import INPUT as READ
 from transfuse.backends.memory import laid, memory_format, touched, whole
@@ -120,8 +120,25 @@ class Backward:
         source = x
         if self.head:
             source, kept = (kept[0], kept[1:]) if kept else (self.read(x, operands), kept)
-        if self.dense and not (plain.finite(weight) and plain.finite(source)):
+        if not self.dense:
+            return self._found(grad, x, source, weight, operands, kept, result)
+        if plain.capturing(source):
             return self.dense(grad, x, weight, operands)
+        finite = plain.finite_soon(weight, source)
+        found = self._found(grad, x, source, weight, operands, kept, result)
+        return found if finite() else self.dense(grad, x, weight, operands)
+
+    def _found(
+        self,
+        grad: Tensor,
+        x: Tensor,
+        source: Tensor,
+        weight: Tensor,
+        operands: Mapping[str, Tensor],
+        kept: Sequence[Tensor],
+        result: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """The gradients; ``source``: what the convolution reads."""
         grad = grad.reshape(self.dims[-1])
         outs = self._outs(x, weight) if self.winners else {}
         known = {keeps(i): each for i, each in zip(self.kept, kept, strict=True)}
@@ -253,8 +270,12 @@ class Backward:
         stages, item = self.chain.epilogue, self.kernels.between(self.problem).itemsize
         if not (self.by_source or self.by_weight):
             return None
-        found = winners.behind(self.inner, stages, machine(self.problem.device), item)
-        return found if found and self.kernels.scatter(self.inner, found.windows) else None
+        rates, looks = machine(self.problem.device), self.kernels.looks
+        found = winners.behind(self.inner, stages, rates, item, looks)
+        return found if found and self._scatter(found) else None
+
+    def _scatter(self, found: Winners) -> Scatter | None:
+        return self.kernels.scatter(self.inner, found.windows, found.count)
 
     def _outs(self, x: Tensor, weight: Tensor) -> dict[str, Tensor]:
         """Memory for the gradients of the convolution."""
@@ -268,7 +289,7 @@ class Backward:
 
     def _scattering(self, found: Winners, g: Seen, convolved: Buffer) -> TensorStep:
         """The gradients of the convolution from the winners alone."""
-        scatter, bias = self.kernels.scatter(self.inner, found.windows), self.chain.conv.bias
+        scatter, bias = self._scatter(found), self.chain.conv.bias
         assert scatter is not None
         scale, kind = self.chain.conv.weight_scale, self.source
 
@@ -279,7 +300,7 @@ class Backward:
             dx = next(given) if self.by_source else None
             dw = next(given) if self.by_weight else None
             added = values[bias] if isinstance(bias, str) else None
-            tensors = (values[GRAD].to(kind), values[READ].to(kind), weight)
+            tensors = (values[GRAD], values[READ].to(kind), weight)
             scatter(*tensors, added, values.get("values"), dx, dw)
             if dw is not None and scale != 1:
                 dw.mul_(scale)

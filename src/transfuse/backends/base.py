@@ -92,7 +92,8 @@ class Scatter(Protocol):
 
     ``g``: by what the windows gave; each is that of one output, the first that has its window's
     value. Those values are looked up in ``values``, the convolution's output, or where that is None
-    computed again from the other tensors. All are of one type; what is None is not written.
+    computed again from the other tensors. These are of one type, but for ``g`` and the bias; what
+    is None is not written.
     """
 
     def __call__(
@@ -114,12 +115,13 @@ class Kernels(Protocol):
     worth a way to memory and back. ``turns``: values that each weight must meet before a
     convolution with weights flipped for it is worth their packing, which each step asks for.
     ``inlines``: sweeps are as fast over axes in several parts, and so may compute what others would
-    store for them.
+    store for them. ``looks``: the gradients behind max windows look up values that are stored.
     """
 
     common: int
     turns: int
     inlines: bool
+    looks: bool
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         """The convolution with the stages around it that its kernel holds."""
@@ -134,8 +136,13 @@ class Kernels(Protocol):
         by another slot."""
         ...
 
-    def scatter(self, problem: Problem, windows: Sequence[AxisWindows]) -> Scatter | None:
-        """The gradients of a convolution whose output these windows see; None: it has no kernel."""
+    def scatter(
+        self, problem: Problem, windows: Sequence[AxisWindows], most: int
+    ) -> Scatter | None:
+        """The gradients of a convolution whose output these windows see; None: it has no kernel.
+
+        At most so many windows have a gradient other than 0.
+        """
         ...
 
     def by_address(self, device: torch.device) -> bool:

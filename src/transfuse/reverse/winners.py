@@ -41,9 +41,12 @@ class Winners:
 
 
 def behind(
-    problem: Problem, stages: Sequence[Stage], rates: Machine, itemsize: int
+    problem: Problem, stages: Sequence[Stage], rates: Machine, itemsize: int, looks: bool
 ) -> Winners | None:
-    """Those of a convolution with these stages behind it; None where dense gradients take less."""
+    """Those of a convolution with these stages behind it; None where dense gradients take less.
+
+    ``looks``: they may be looked up.
+    """
     outputs = problem.output().dims
     windows = _windows(stages[:1], outputs)
     if windows is None or not prod(outputs):
@@ -57,12 +60,13 @@ def behind(
     again = each * prod(axis.kernel for axis in windows)
     arithmetic = problem.arithmetic
     stored = rates.seconds(arithmetic, 0, 3 * values * itemsize)  # written, read, looked up
-    computed = rates.seconds(arithmetic, SLOWER * again, 0)
-    sparse = rates.seconds(arithmetic, SLOWER * 2 * each, 0) + min(LARGE * stored, computed)
+    seconds = max(SLOWER / rates.flops[arithmetic], 1 / rates.gathered)  # of a product
+    computed = seconds * again
+    looks = looks and LARGE * stored < computed
+    sparse = seconds * 2 * each + (LARGE * stored if looks else computed)
     dense = rates.seconds(arithmetic, 2 * flops, 4 * values * itemsize)
     if sparse >= dense:
         return None
-    looks = LARGE * stored < computed
     return Winners(windows, count, each, 0 if looks else again, looks)
 
 

@@ -81,6 +81,7 @@ class _Kernels:
     common = 4
     turns = 1024
     inlines = False
+    looks = True
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         from transfuse.backends.cpu.executables import Core  # what an import has no need of
@@ -104,7 +105,9 @@ class _Kernels:
 
         return [run] if prepared else []
 
-    def scatter(self, problem: Problem, windows: Sequence[AxisWindows]) -> Scatter | None:
+    def scatter(
+        self, problem: Problem, windows: Sequence[AxisWindows], most: int
+    ) -> Scatter | None:
         from transfuse.backends.cpu import winners  # what an import has no need of
 
         return winners.prepare(problem, windows)

@@ -46,15 +46,15 @@ def prepare(problem: Problem, axes: Sequence[AxisWindows]) -> Scatter:
         core = library.load()
         assert core is not None
         call = library.Winners.from_buffer_copy(fields)
-        call.element = library.element(g)
-        given = (g, _channels_last(x), _by_output(problem, weight))
+        call.element = library.element(x)
+        given = (g.to(x.dtype), _channels_last(x), _by_output(problem, weight))
         kept = [each.contiguous() for each in given]
         call.gradient, call.input, call.weights = (each.data_ptr() for each in kept)
         if values is not None:
             kept.append(values.contiguous())
             call.values = kept[-1].data_ptr()
         if bias is not None:
-            kept.append(bias.to(g.dtype).contiguous())
+            kept.append(bias.to(x.dtype).contiguous())
             call.bias = kept[-1].data_ptr()
         outs = []
         for name, out, turned in (

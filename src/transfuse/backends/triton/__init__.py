@@ -118,6 +118,7 @@ class _Kernels:
     common = 16
     turns = 0
     inlines = True
+    looks = False
 
     def core(self, chain: Chain, problem: Problem) -> Executable:
         return _Core(chain, problem)
@@ -133,8 +134,13 @@ class _Kernels:
 
         return list(prepare_all(sweeps, device))
 
-    def scatter(self, problem: Problem, windows: Sequence[AxisWindows]) -> Scatter | None:
-        return None
+    def scatter(
+        self, problem: Problem, windows: Sequence[AxisWindows], most: int
+    ) -> Scatter | None:
+        from transfuse.backends.triton import winners
+
+        found: Scatter | None = winners.prepare(problem, windows, most)
+        return found
 
     def by_address(self, device: torch.device) -> bool:
         return device.type == "cuda"  # Triton's interpreter reads the tensors
