@@ -192,8 +192,8 @@ def compute(
     if A.stored:
         stored = Stored(group, of_group, share)
         MAY: tl.constexpr = BOXES and A.unit > 1 and (T.whole or A.summed)
-        # Where results go is computed in the branch that stores them: before, or with masks, it
-        # would take registers, and each program on a multiprocessor that these cost is missed.
+        # A box that is whole, as most are, needs no masks. They would take registers, and so would
+        # places computed before the branch, which leave room for fewer programs at once.
         if MAY and full_of_results(cell, JOINED, S, T):
             store(into, v, cell, stored, S, T, A, True)
         else:

@@ -148,7 +148,7 @@ def _given(
     arguments = OpArguments(draft.spread, lambda strides: draft.unit(order, tiled.tiled, strides))
     epilogue = draft.epilogue(segment, out, arguments)
     to = draft.destination(out, order, tiled.tiled)
-    if to.even != told(1):  # a build of its own
+    if to.even != told(1):  # results one by one: a build of its own
         epilogue = replace(epilogue, unit=1)
     return [
         At(partials.partials), draft.tensors(arguments), numbers(arguments),
