@@ -23,10 +23,15 @@ def hot(launches: Launches) -> Launches:
     return [each for each in launches if each["kernel"] == "convolve"]
 
 
-def compiled(compiler: Any, slug: str, arithmetic: str, capability: int) -> Launches:
+def compiled(
+    compiler: Any, slug: str, arithmetic: str, capability: int, tuned_on: str = ""
+) -> Launches:
     case = OPERATORS[slug].case("benchmark").on(arithmetic, "cuda:sm90")
     found: Launches = compiler(
-        stages=OPERATORS[slug].bound(case).stages, problem=case.problem, capability=capability
+        stages=OPERATORS[slug].bound(case).stages,
+        problem=case.problem,
+        capability=capability,
+        tuned_on=tuned_on,
     )
     for each in found:
         assert each["shared"] <= SHARED[capability] + 5_500, each
@@ -44,6 +49,20 @@ def test_hopper(slug: str, arithmetic: str, compiler: Any) -> None:
         assert each["tma"] > 0, each
         # Operands go from shared memory to the tensor cores, never through registers.
         assert each["local_loads"] == 0, each
+        assert each["spilled"] <= 128, each
+
+
+@pytest.mark.parametrize("arithmetic", ["tf32", "fp16"])
+def test_boxes_leave_room_for_programs(arithmetic: str, compiler: Any) -> None:
+    """A thread has 32 registers beside its sums, and lives on them: 2**16 are shared."""
+    slug = "conv-transpose3d-avgpool-clamp-softmax-multiply"
+    launches = hot(compiled(compiler, slug, arithmetic, 90, tuned_on="NVIDIA H200"))
+    assert len(launches) == 2
+    for each in launches:
+        assert each["form"] == "box", each
+        threads = 32 * each["warps"]
+        given_out = -(-each["registers"] // 8) * 8
+        assert 2**16 // (threads * given_out) >= 2**16 // (each["sums"] + 32 * threads), each
         assert each["spilled"] <= 128, each
 
 
