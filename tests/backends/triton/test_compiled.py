@@ -10,6 +10,7 @@ import pytest
 
 from transfuse.backends.triton.gpu import SHARED
 from transfuse.chain import Chain
+from transfuse.elements import ELEMENTS
 from transfuse.operators import OPERATORS
 from transfuse.problem import Problem
 from transfuse.stages import batch_norm, conv_transpose, group_norm, max_pool, softmax, tanh
@@ -118,10 +119,14 @@ def test_odd_shapes(line: str, then: tuple[Any, ...], capability: int, compiler:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-def test_rows_are_stored_by_vectors(dtype: str, compiler: Any) -> None:
-    """Kernel 1: rows follow each other as results do, and a thread stores 16 bytes at once."""
+@pytest.mark.parametrize(("width", "bits"), [(64, 128), (63, 0)])
+def test_rows_are_stored_by_vectors(width: int, bits: int, dtype: str, compiler: Any) -> None:
+    """Kernel 1: rows follow each other as results do, and a thread stores 16 bytes at once.
+
+    One element at a time, where a plane of results is no multiple of them.
+    """
     # Of two groups: one is a matrix product, and another engine's.
-    problem = Problem.parse(f"n4 ci64 co64 i64x64 k1 g2 {dtype} cuda:sm90")
+    problem = Problem.parse(f"n4 ci64 co64 i63x{width} k1 g2 {dtype} cuda:sm90")
     for capability in (80, 90):
         found = compiler(
             stages=Chain(conv_transpose(2)).stages,
@@ -130,5 +135,6 @@ def test_rows_are_stored_by_vectors(dtype: str, compiler: Any) -> None:
             verbose=False,
         )
         (each,) = hot(found)
-        assert each["even"], "the branch that stores by vectors is the one that is taken"
-        assert max(int((vector or "v1")[1:]) * int(bits) for vector, bits in each["stores"]) == 128
+        assert each["even"] == (bits > 0)
+        stored = {int((vector or "v1")[1:]) * int(wide) for vector, wide in each["stores"]}
+        assert stored == {bits or 8 * ELEMENTS[dtype].itemsize}
