@@ -175,10 +175,12 @@ def described(launch: Any) -> dict[str, Any]:
     if name.startswith("convolve"):
         given = {type(each).__name__: each for each in launch.arguments}
         tile, sizes = given["Tile"], given["TileSizes"]
+        held = 1 if given["Epilogue"].only_gathers else tile.joined
         keys = ("form", "box", "lone", "joined", "depthwise")
         found |= {key: getattr(tile, key) for key in keys}
         found["cross"] = tile.form == "rows" and sizes.grid[1] != UNDIVIDED
         found["even"] = given["Destination"].even == told(1)
+        found["sums"] = tile.channels * tile.positions * held
         found["split"] = (sizes.split.number - 3) // 2
     return found
 
@@ -189,18 +191,21 @@ def compile_(
     capability: int,
     tiles: tuple[Any, ...] | None = None,
     verbose: bool = True,
+    tuned_on: str = "",
 ) -> list[dict[str, Any]]:
     """What each launch of a chain was compiled to; tensors are on torch's ``meta`` device.
 
-    Portable kernels alone: those for Hopper have tests of their own.
+    Portable kernels alone: those for Hopper have tests of their own. With the tiles that the GPU
+    ``tuned_on`` has in the files.
     """
-    from transfuse.backends.triton import calls
+    from transfuse.backends.triton import calls, tuned
     from transfuse.backends.triton.gpu import MULTIPROCESSORS, Gpu
 
     chain, problem = Chain(*stages), replace(problem, device=f"cuda:sm{capability}")
     target(capability)
     gpu = Gpu(capability, MULTIPROCESSORS[capability], real=False)
     calls._gpu = lambda device: gpu  # type: ignore[assignment]
+    tuned.gpu = lambda device: tuned_on  # type: ignore[assignment]
 
     def meta(*dims: int) -> Tensor:
         return torch.empty(dims, dtype=ELEMENTS[problem.dtype].dtype, device="meta")

@@ -178,6 +178,15 @@ def test_tiles_run_on_from_sample_to_sample(interpreter: Any) -> None:
     assert same(answer["results"][0], defined(problem, *tensors))
 
 
+def test_boxes_that_are_whole_and_others(interpreter: Any) -> None:
+    """Neighbours are stored together; of the last line of boxes there is only a half."""
+    problem = Problem.parse("n2 ci3 co8 i5x8 k3 p1")
+    tensors = integers(problem)
+    answer = interpreter(plain(problem), problem, *tensors, tiles=TILES["box"])
+    assert [each["even"] for each in answer["launches"] if each["kernel"] == "convolve"] == [True]
+    assert same(answer["results"][0], defined(problem, *tensors))
+
+
 def test_every_form_is_met(interpreter: Any) -> None:
     """What the lines above exercise, counted: none of it may get lost."""
     met: Counter[Any] = Counter()

@@ -85,11 +85,17 @@ def write(
     out, v, channels, there, at, share, to,
     A: tl.constexpr, UNIT: tl.constexpr, WHOLE: tl.constexpr = False,
 ):  # fmt: skip
-    """Store a tile of one share of members, channels first, ``UNIT`` neighbours at once."""
+    """Store a tile of one share of members, channels first, ``UNIT`` neighbours at once.
+
+    ``there``: none where every element is.
+    """
     channel, live = channels
     INNER: tl.constexpr = A.inner
     c = channel_offsets(channel, to.strides, INNER, A.wide, UNIT)
     p = offsets(at, to.strides, INNER, A.wide, UNIT)
     target = moved(out, share, to.part, UNIT) + (c[:, None] + p[None, :])
-    keep = kept(live, there, INNER, UNIT, WHOLE)
-    tl.store(target, narrow(v, out.dtype.element_ty), mask=keep)
+    if there is None:
+        tl.store(target, narrow(v, out.dtype.element_ty))
+    else:
+        keep = kept(live, there, INNER, UNIT, WHOLE)
+        tl.store(target, narrow(v, out.dtype.element_ty), mask=keep)

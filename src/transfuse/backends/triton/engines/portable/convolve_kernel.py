@@ -95,19 +95,21 @@ def not_finite(wild, copied):
 
 @triton.jit
 def store(
-    into, v, cell, block, S, T: tl.constexpr, A: tl.constexpr, UNIT: tl.constexpr,
+    into, v, cell, block, S, T: tl.constexpr, A: tl.constexpr, FULL: tl.constexpr
 ):  # fmt: skip
-    """Store the results of a tile, width classes side by side."""
+    """Store the results of a tile, width classes side by side. ``FULL``: all of them are there."""
     JOINED: tl.constexpr = T.joined
     POSITIONS: tl.constexpr = T.positions
     spot, there = result_places(tl.arange(0, POSITIONS * JOINED), cell, S, T, JOINED)
+    if FULL:
+        there = None
     if A.summed:
         channel = tl.arange(0, 1)
         channels = Channels(channel, channel == 0)
     else:
         channels = channels_of(block.group, block.of_group, S, T)
     WHOLE: tl.constexpr = T.whole or A.summed
-    write(into.out, v, channels, there, spot, block.share, into.to, A, UNIT, WHOLE)
+    write(into.out, v, channels, there, spot, block.share, into.to, A, A.unit, WHOLE)
 
 
 @triton.jit
@@ -188,13 +190,14 @@ def compute(
         at = at * (tiles * of_tile) + tile % tiles * of_tile + of_class
         put(into.partials + at, plain(into.gathered.plane), partial, live)
     if A.stored:
-        UNIT: tl.constexpr = A.unit
-        # Places are computed once more in each branch: across one, they would take registers. Where
-        # groups have one channel there is one branch: the other would take those of the products.
-        if T.depthwise or plain(into.to.even) > 0:
-            store(into, v, cell, Stored(group, of_group, share), S, T, A, UNIT)
+        stored = Stored(group, of_group, share)
+        MAY: tl.constexpr = BOXES and A.unit > 1 and (T.whole or A.summed)
+        # A box that is whole, as most are, needs no masks. They would take registers, and so would
+        # places computed before the branch, which leave room for fewer programs at once.
+        if MAY and full_of_results(cell, JOINED, S, T):
+            store(into, v, cell, stored, S, T, A, True)
         else:
-            store(into, v, cell, Stored(group, of_group, share), S, T, A, 1)
+            store(into, v, cell, stored, S, T, A, False)
 
 
 @triton.jit

@@ -21,6 +21,7 @@ from transfuse.backends.triton.engines.portable.tile import Multiply, Tiled
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.epilogue import statistics_launch, stored_launch
 from transfuse.backends.triton.epilogue.op_table import OpArguments
+from transfuse.backends.triton.epilogue.records import Epilogue
 from transfuse.backends.triton.kernel import Kernel
 from transfuse.backends.triton.packing import packing_launch
 from transfuse.backends.triton.segments import Segment
@@ -30,10 +31,14 @@ from transfuse.problem import Problem
 CONVOLVE = Kernel("engines.portable.convolve_kernel", "convolve", static=3, slow=True)
 CAREFULLY = Kernel("engines.portable.convolve_kernel", "convolve_carefully", static=3)
 
-THIRD = 168
-"""Registers of a thread where three programs of four warps share a multiprocessor. Where width
-classes of a box are joined, the branch that stores results one by one would take more (210 for 64
-channels of 256 results), and cost the other branch a program. Rows spill under such a limit."""
+REGISTERS = 2**16
+"""Of a multiprocessor: the programs that run on it at once share them."""
+MOST = 255
+"""Of a thread."""
+BESIDE = 32
+"""Of a thread beside its sums, as many as a tile of boxes needs. Left alone, ptxas mostly takes
+more, and a program fewer runs at once: but a loop of a few steps waits for memory, and what fills
+that time is other programs."""
 
 
 class Portable:
@@ -90,15 +95,32 @@ def add(
         x = Boxes(rows, copies.axes(batch, tile.form), (*tile.box, tile.depth))
         w = Boxes(packed, copies.weight_sizes, (tile.channels, tile.depth))
     multiply = Multiply(draft.acc, _dot(draft.core), singly=tile.depthwise)
+    *others, epilogue = _given(draft, segment, out, tiled, partials)
     given: list[Any] = [
         x, w, At(rows), At(packed), At(out.number), draft.constant(tiled.work.tap_table.flat),
-        *_given(draft, segment, out, tiled, partials), multiply,
+        *others, epilogue, multiply,
     ]  # fmt: skip
     options: dict[str, Any] = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    joined = tile.form == "box" and tile.joined > 1 and segment.stores
-    if joined and tiling.residents(tiled.work, tiles.warps) == 3:
-        options["maxnreg"] = THIRD
+    most = registers(tiled, tiles.warps, epilogue)
+    if most is not None:
+        options["maxnreg"] = most
     draft.add(CONVOLVE, tiled.programs, given, **options)
+
+
+def registers(tiled: Tiled, warps: int, epilogue: Epilogue) -> int | None:
+    """The most of a thread with which as many programs as possible share a multiprocessor.
+
+    None where that is left to the compiler, since values would go through memory: in rows, behind a
+    window, for the parts of float32, and where results are stored one by one.
+    """
+    tile, work, threads = tiled.tile, tiled.work, 32 * warps
+    singly = epilogue.stored and epilogue.unit == 1
+    if tile.form != "box" or work.windowed or work.thrice or singly:
+        return None
+    sums = tile.channels * tile.positions * (1 if epilogue.only_gathers else tile.joined)
+    programs = max(1, REGISTERS // (sums + BESIDE * threads))
+    found = REGISTERS // (programs * threads) // 8 * 8  # they are given out by eights
+    return found if found <= MOST else None
 
 
 def add_careful(draft: Draft, segment: Segment, out: Place, fast: Tiled) -> tuple[Partials, int]:
@@ -126,7 +148,7 @@ def _given(
     arguments = OpArguments(draft.spread, lambda strides: draft.unit(order, tiled.tiled, strides))
     epilogue = draft.epilogue(segment, out, arguments)
     to = draft.destination(out, order, tiled.tiled)
-    if tile.depthwise and to.even != told(1):  # a build of its own
+    if to.even != told(1):  # results one by one: a build of its own
         epilogue = replace(epilogue, unit=1)
     return [
         At(partials.partials), draft.tensors(arguments), numbers(arguments),
