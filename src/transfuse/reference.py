@@ -98,10 +98,9 @@ def in_torch(
     Where it does not, it takes what both ends have in common away. The rest is cropped, and outputs
     beyond those that a tap can reach hold the bias.
     """
-    options = problem.groups, problem.dilation
     if problem.in_torch:
-        sizes = problem.padding, problem.output_padding
-        return convolve(x, weight, bias, problem.stride, *sizes, *options)
+        return convolve(x, weight, bias, *_options(problem))
+    options = problem.groups, problem.dilation
     ends = [(a.padding, a.padding - a.output_padding) for a in problem.axes]
     common = tuple(max(0, min(pair)) for pair in ends)
     y = convolve(x, weight, bias, problem.stride, common, (0,) * problem.rank, *options)
@@ -123,6 +122,19 @@ def _windowed(y: Tensor, dim: int, start: int, size: int, fill: Tensor | None) -
 
     parts = filled(before), y.narrow(dim, first, kept), filled(size - before - kept)
     return torch.cat(parts, dim)
+
+
+def torch_call(problem: Problem, x: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]] | None:
+    """What ``convolve`` calls on a device that is no CPU, as torch is set now: a function of input,
+    weight and bias, and what it takes after these. None: it takes more than one call.
+    """
+    return (_convolution(problem, x), _options(problem)) if problem.in_torch else None
+
+
+def _options(problem: Problem) -> tuple[Any, ...]:
+    """What torch's functions take after the tensors, in their order."""
+    sizes = problem.stride, problem.padding, problem.output_padding
+    return (*sizes, problem.groups, problem.dilation)
 
 
 def _convolution(problem: Problem, x: Tensor) -> Callable[..., Tensor]:

@@ -56,13 +56,11 @@ class Checked:
         such as named ones: what makes others like them need not understand that.
         """
         if self.settled is None or not self.settled[0](*tensors):
-            twice = len({*map(id, tensors)}) < len(tensors)
-            if twice or any(map(plain.unlike_plain, tensors)):
+            guard = guarding(tensors)
+            if guard is None:
                 return None
-            # None: sizes and strides as they are.
-            made = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
             x, weight, *_ = tensors
-            self.settled = made.check, settled(self.run, x, weight, operands, out)
+            self.settled = guard, settled(self.run, x, weight, operands, out)
         return self.settled
 
     def repeatable(
@@ -116,8 +114,7 @@ class Recent(Checked):
             or self.backends is not dispatch.BACKENDS
             or self.setting != settings.backend()
             or self.gradients is not torch.is_grad_enabled()
-            or (*(scalars or ()),) != self.names
-            or (scalars and not all(map(is_, scalars.values(), self.scalars)))
+            or ((scalars or self.names) and not self._given_again(scalars or {}))
             or dispatch.explaining()
             or not plain.undisturbed()
         ):
@@ -129,6 +126,24 @@ class Recent(Checked):
         except AttributeError:  # no tensor
             return False
         return self.guard(*tensors) and (not self.float32 or self.float32 == float32_on_cuda())
+
+    def _given_again(self, scalars: Mapping[str, Number]) -> bool:
+        """Whether these are the very scalars."""
+        return (*scalars,) == self.names and all(map(is_, scalars.values(), self.scalars))
+
+
+def guarding(tensors: Sequence[Tensor]) -> Guard | None:
+    """What tells tensors like these, as far as none is nested: those have no strides, and it would
+    end the process.
+
+    None where one tensor is given twice, and for tensors that are more than memory.
+    """
+    if len({*map(id, tensors)}) < len(tensors) or any(map(plain.unlike_plain, tensors)):
+        return None
+    # None: sizes and strides as they are.
+    made = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    check: Guard = made.check
+    return check
 
 
 def _set_to(x: Tensor) -> tuple[str | None, tuple[Backend, ...], bool, str]:

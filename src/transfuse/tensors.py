@@ -208,8 +208,9 @@ def in_bounds(
 ) -> None:
     """Refuse tensors whose storage has been made too small for them, or freed."""
     for tensor, span in zip(tensors, spans):  # noqa: B905 `strict` takes as long as a tensor does
-        end = tensor.storage_offset() * tensor.itemsize + span
-        if span and end > tensor.untyped_storage().nbytes():
+        first = tensor.storage_offset()
+        end = first * tensor.itemsize + span if first else span
+        if end > tensor.untyped_storage().nbytes() and span:
             which = next(i for i, each in enumerate(tensors) if each is tensor)
             raise RuntimeError(
                 f"{('input', kernel, *names, 'output')[which]} of {list(tensor.shape)} needs a "

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from transfuse import Chain, Problem
 from transfuse.backends.eager import Eager
 from transfuse.elements import float32_on_cuda
-from transfuse.stages import conv_transpose, scale
+from transfuse.stages import ConvTranspose, conv_transpose, scale
 
 CHAIN = Chain(conv_transpose(2, bias="b"), scale(2))
 LINE = "n1 ci2 co4 i3x4 k3x2 s2x1 p1x0 d1x2 op1x0 g2 {} cuda:sm90"
@@ -94,3 +94,39 @@ def test_settings_are_read_whichever_way_they_were_made(setting: Any) -> None:
     assert float32_on_cuda() == "tf32", "inherited from the setting for everything"
     setting.cudnn.fp32_precision = "ieee"
     assert float32_on_cuda() == "ieee", "inherited from the setting for cuDNN"
+
+
+ALONE = Chain(conv_transpose(2, bias="b"))
+
+
+@pytest.mark.parametrize("set_to", ["ieee", "tf32"])
+@pytest.mark.parametrize("wanted", ["ieee", "tf32"])
+def test_a_convolution_alone_becomes_torchs_call(wanted: str, set_to: str, setting: Any) -> None:
+    """The one that it is on a GPU, with the same bits, into an output, too."""
+    setting.cudnn.conv.fp32_precision = set_to
+    problem = Problem.parse(LINE.format(f"fp32 {wanted}".removesuffix(" ieee")))
+    run: Any = Eager().prepare(ALONE, problem)
+    again = run.like(X, W, {"b": B}, None)
+    with Told() as mode:
+        y = again(X, W, {"b": B})
+    as_set = ("conv_transpose2d", None)
+    assert mode.calls == [as_set if wanted == set_to else ("_convolution", wanted == "tf32")]
+    assert y.equal(run(X, W, {"b": B}))
+    out = torch.full_like(y, torch.nan)
+    assert again(X, W, {"b": B}, out) is out
+    assert out.equal(y)
+
+
+@pytest.mark.parametrize(
+    ("chain", "line"),
+    [
+        (ALONE, LINE.format("fp32").replace("cuda:sm90", "cpu")),  # values are looked at
+        (CHAIN, LINE.format("fp16")),
+        (Chain(ConvTranspose(2, bias="b", weight_scale=2.0)), LINE.format("fp16")),
+        (ALONE, LINE.format("fp16").replace("op1x0", "op3x0")),
+    ],
+    ids=["on a CPU", "with stages", "scaled weights", "more than torch pads"],
+)
+def test_what_takes_more_stays_as_it_is(chain: Chain, line: str) -> None:
+    run: Any = Eager().prepare(chain, Problem.parse(line))
+    assert run.like(X, W, {"b": B}, None) is run

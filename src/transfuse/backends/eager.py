@@ -6,8 +6,9 @@ devices torch has the kernels, and the stages run in the tensors' own type. On C
 multiplies float32 as the problem's precision says; its gradients, as torch is set to.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan, staged
 from transfuse.problem import Problem
-from transfuse.reference import applied, evaluate
+from transfuse.reference import applied, evaluate, torch_call
 from transfuse.stages import Env
 from transfuse.stages.running import write
 
@@ -86,6 +87,18 @@ class _Staged:
         write(operands, updated)
         return y
 
+    def like(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None
+    ) -> Executable:
+        """torch's own call where that is all; on a CPU values are looked at, and types differ."""
+        conv = self.chain.conv
+        if len(self.chain.stages) > 1 or conv.weight_scale != 1 or self.problem.device == "cpu":
+            return self
+        found = torch_call(self.problem, x)
+        if found is None:
+            return self
+        return _Alone(*found, conv.bias if isinstance(conv.bias, str) else None)
+
     def parts(
         self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor
     ) -> Iterator[Part]:
@@ -99,6 +112,22 @@ class _Staged:
             if at + 1 == len(stages):
                 out.copy_(values)
             yield Part(at)
+
+
+class _Alone:
+    """A convolution by one call of torch's."""
+
+    def __init__(
+        self, convolve: Callable[..., Tensor], options: tuple[Any, ...], bias: str | None
+    ) -> None:
+        self.convolve, self.options, self.bias = convolve, options, bias
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, operands: Mapping[str, Tensor], out: Tensor | None = None
+    ) -> Tensor:
+        bias = operands[self.bias] if self.bias is not None else None
+        y = self.convolve(x, weight, bias, *self.options)
+        return y if out is None else out.copy_(y)
 
 
 def _widened(operands: Mapping[str, Tensor], compute: torch.dtype) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from transfuse import log
 from transfuse.fusing.by_size import bypassing
 from transfuse.fusing.calling import Arguments, arguments
 from transfuse.fusing.capture import Captured, capture
+from transfuse.fusing.generated import of_modules, of_root
 from transfuse.fusing.module_kinds import callable_itself, mentions, transposed
 from transfuse.fusing.rewriting import Site, fuse_graph
 from transfuse.fusing.stopping import Untraceable
@@ -89,11 +90,17 @@ class Version:
         if found.graph is not None:
             self.sites = fuse_graph(found.graph, module)
             if any(site.chain is not None for site in self.sites):
-                self.function = _compiled(found.graph)
+                self.function, self.modules = of_modules(found.graph, module)
+                self.traced = of_root(found.graph)
 
-    def __call__(self, module: nn.Module, tensors: Sequence[Tensor]) -> Any:
+    def __call__(self, tensors: Sequence[Tensor]) -> Any:
         assert self.function is not None
-        y = self.function(module, *tensors)
+        y = self.function(self.modules, *tensors)
+        return y if self.returns is None else pytree.tree_unflatten(y, self.returns)
+
+    def in_trace(self, module: nn.Module, tensors: Sequence[Tensor]) -> Any:
+        """The same for ``torch.compile``, which guards what it sees to be read of the module."""
+        y = self.traced(module, *tensors)
         return y if self.returns is None else pytree.tree_unflatten(y, self.returns)
 
     def kind(self, given: PlainArguments) -> bool:
@@ -139,15 +146,6 @@ def _like(tensors: Sequence[Tensor], sizes: tuple[Any, ...]) -> bool:
 def _unfused(module: nn.Module, given: PlainArguments) -> Version:
     """The forward as it was written, for one call."""
     return Version(module, given, None, Captured(None, None, State((), module), {}))
-
-
-def _compiled(graph: fx.Graph) -> Callable[..., Any]:
-    """The graph as a function of its root, whose tensors it reads at each call, and of tensors."""
-    code = graph.python_code("self")
-    namespace = dict(code.globals)
-    exec(compile(code.src, "<transfuse.fuse>", "exec"), namespace)
-    function: Callable[..., Any] = namespace["forward"]
-    return function
 
 
 class Forward:
@@ -217,7 +215,7 @@ class Forward:
             version = self._captured(given, tensors, arguments(args, kwargs))
         if version.function is None:
             return self.unfused(*args, **kwargs)
-        return version(self.module, tensors)
+        return version(tensors)
 
     def _served(self, given: PlainArguments, tensors: Sequence[Tensor]) -> Version | None:
         """The version for a call, if there is one already."""
@@ -298,7 +296,7 @@ class Forward:
         if not kwargs and all(isinstance(each, Tensor) for each in args):
             for version in self.versions:
                 if version.serves_in_trace(args):
-                    return version(self.module, args)
+                    return version.in_trace(self.module, args)
         line = "torch.compile has %s as it was written: no version for this call was made before"
         log.once(logging.WARNING, (line, self.name), line, self.name)
         if self.own is not None:

@@ -1,6 +1,6 @@
 """What Python read of modules while they were captured, and whether all of it still is so."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import repeat
@@ -11,6 +11,9 @@ from weakref import ref
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules import module as torch_module
+
+from transfuse.plain import unrecorded
+from transfuse.remembered import Guard, guarding
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Where a module has what runs around its ``forward``."""
@@ -117,6 +120,10 @@ class State:
             for module, name in shaped
             if isinstance(tensor := getattr(module, name, None), Tensor)
         ]
+        # The same for the tensors of shapes: attributes of a module, a dictionary of these, a name.
+        asked = [(vars(each), within(each, name), name) for each, name, *_ in self.shapes]
+        self._asked: tuple[Any, ...] = tuple(zip(*asked, strict=True))
+        self._alike: Guard | None = None  # tells tensors like those of the call before
         self.plain = [
             (module, name, value)
             for module in self.modules
@@ -167,8 +174,25 @@ class State:
 
     def _shaped(self) -> bool:
         """Whether the tensors that were asked for their sizes have the same ones."""
-        for module, name, shape, stride, dtype, device in self.shapes:
-            tensor = getattr(module, name)
+        if not self.shapes:
+            return True
+        if all(self._asked[1]):
+            held, rooms, names = self._asked
+            found: list[Any] = [*map(getitem, map(getitem, held, rooms), names)]
+        else:
+            found = [getattr(module, name) for module, name, *_ in self.shapes]
+        if any(each.is_nested for each in found):
+            return False
+        if self._alike is not None and self._alike(*found):
+            return True
+        with unrecorded():
+            as_before = self._as_before(found)
+            self._alike = guarding(found) if as_before else None
+        return as_before
+
+    def _as_before(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether these have the sizes of the tensors that were asked."""
+        for tensor, (_, _, shape, stride, dtype, device) in zip(tensors, self.shapes, strict=True):
             if tensor.shape != shape or tensor.stride() != stride:
                 return False
             if tensor.dtype != dtype or tensor.device != device:
@@ -204,9 +228,19 @@ class State:
         for module, count in self.hooked:
             if len(module._forward_hooks) or len(module._forward_pre_hooks) != count:
                 return False
-        if not self._shaped():
+        if not self._as_before([getattr(module, name) for module, name, *_ in self.shapes]):
             return False
         return all(getattr(module, name) == value for module, name, value in self.plain)
+
+
+def within(module: Module, name: str) -> str:
+    """Which of a module's dictionaries has a tensor; empty where another attribute hides it.
+
+    What a class of its own makes of it in ``__getattr__`` is in the graph already.
+    """
+    if name in vars(module) or hasattr(type(module), name):
+        return ""
+    return next((each for each in ("_parameters", "_buffers") if name in vars(module)[each]), "")
 
 
 def _kept(value: Any) -> Any:

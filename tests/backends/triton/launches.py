@@ -26,12 +26,15 @@ from triton import knobs  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia import driver as nvidia  # noqa: E402
 
+from transfuse.backends.base import prepared  # noqa: E402
 from transfuse.backends.triton import (  # noqa: E402
     Triton,
     calls,
     driver,
     machine_code,
+    parameters,
     sequence,
+    tuned_files,
 )
 from transfuse.backends.triton.gpu import Gpu  # noqa: E402
 from transfuse.backends.triton.launch_plan import LaunchPlan  # noqa: E402
@@ -190,6 +193,60 @@ def same(**job: Any) -> dict[str, Any]:
     }
 
 
+def again(**job: Any) -> dict[str, Any]:
+    """A call that is settled, on tensors at other places: some are no multiples of 16.
+
+    ``functions``: of Python that a call enters, by name; ``plans``: launch plans in the end.
+    """
+
+    def made_ready(launches: Any, tensors: Any, scratch: Tensor) -> bool:
+        launches.build(launches._memory(tensors, scratch), 90)
+        offsets = [at for at, _, _ in launches.scratch]
+        launches.buffers = ParameterBuffers.of(launches.launches, 0, len(tensors), offsets)
+        launches.ready = True
+        return True
+
+    right = sequence.Sequence._made_ready, sequence._memory
+    made = make(**job)
+    calls._ready.clear()
+    memory = made.scratch.untyped_storage()
+    sequence.Sequence._made_ready = made_ready  # type: ignore[method-assign]
+    sequence._memory = lambda size, device: memory
+    torch._C._cuda_getCurrentRawStream = lambda index: STREAM
+    chain = Chain(*job["stages"])
+    problem = replace(job["problem"], device="cuda:sm90")
+    x, weight, out, *operands = made.tensors
+    named = dict(zip((name for name, _ in chain.dims(problem)), operands, strict=True))
+    off = torch.zeros(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape)
+    run = prepared(Triton(), chain, problem)
+    settled: Any = run.like(x, weight, named, None)  # type: ignore[attr-defined]
+    same = []
+    try:
+        for each in (x, x, off, off, x, x.clone()):
+            ours = looked(settled, each, weight, named, out)
+            launch_plan, _, _ = settled.known
+            given = [t.data_ptr() for t in (each, weight, out, *operands)]
+            scratch = [memory.data_ptr() + at for at, _, _ in launch_plan.scratch]
+            theirs = []
+            for launch in launch_plan.launches:
+                theirs += looked(launch.by_triton(), [*given, *scratch], STREAM)
+            same.append(ours == theirs)
+        STUB.stub_seen(None)
+        tuned_files.refresh()  # as it is once a second
+        functions: list[str] = []
+        sys.setprofile(
+            lambda frame, event, _: (
+                functions.append(frame.f_code.co_name) if event == "call" else None
+            )
+        )
+        settled(x, weight, named)
+        sys.setprofile(None)
+    finally:
+        STUB.stub_seen(look)
+        sequence.Sequence._made_ready, sequence._memory = right  # type: ignore[method-assign]
+    return {"same": same, "functions": functions, "plans": len(calls._ready)}
+
+
 def threads(**job: Any) -> dict[str, Any]:
     """Several threads call at once, some for the same memory: each call's launches are its own."""
     made = make(**job)
@@ -220,7 +277,7 @@ def threads(**job: Any) -> dict[str, Any]:
         "launched": len(seen) == count * calls * len(made.launch_plan.launches),
         "mixed": sum(weight != x + 16 for x, weight in places),
         "calls": len({x for x, _ in places}),
-        "kept": sum(map(len, buffers.free.values())),
+        "kept": len(buffers.free),
     }
 
 
@@ -404,21 +461,36 @@ def stored(folder: str, refused: bool = False, **job: Any) -> dict[str, Any]:
     }
 
 
-def places(count: int, **job: Any) -> list[int]:
-    """How many places buffers are kept for, after as many calls at places of their own."""
+def places(count: int, **job: Any) -> dict[str, Any]:
+    """How many places buffers are kept for, after as many calls at places of their own.
+
+    ``made``: buffers made anew; ``same``: whether each call's launches were the right ones.
+    """
     made = make(**job)
     buffers = made.buffers()
     assert buffers is not None
-    base, kept = made.scratch.data_ptr(), []
-    for turn in range(count):
-        buffers(made.given, base + 512 * (turn % 7), turn)
-        kept.append(len(buffers.free))
-    return kept
+    base, kept, fresh, right = made.scratch.data_ptr(), [], 0, []
+    make_one = parameters.ParameterBuffer
+
+    def counted(layout: parameters.Layout) -> parameters.ParameterBuffer:
+        nonlocal fresh
+        fresh += 1
+        return make_one(layout)
+
+    parameters.ParameterBuffer = counted  # type: ignore[assignment, misc]
+    try:
+        for turn in range(count):
+            call = base + 512 * (turn % 7), turn
+            right.append(looked(buffers, made.given, *call) == looked(made.ordinary, *call))
+            kept.append(len(buffers.free))
+    finally:
+        parameters.ParameterBuffer = make_one  # type: ignore[misc]
+    return {"kept": kept, "made": fresh, "same": all(right)}
 
 
 JOBS = {
     each.__name__: each
-    for each in (same, threads, failing, fresh, watched, strange, stored, places)
+    for each in (same, again, threads, failing, fresh, watched, strange, stored, places)
 }
 
 if __name__ == "__main__":

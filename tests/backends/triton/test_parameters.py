@@ -104,13 +104,22 @@ def test_what_triton_passes(name: str, launches: Child) -> None:
     assert found["maps"] == maps
 
 
+@pytest.mark.parametrize("name", ["small", "an input in place", "sigmoid of fp64"])
+def test_a_settled_call(name: str, launches: Child) -> None:
+    """It launches what Triton would wherever its tensors lie, and does little else."""
+    found = launches(do="again", **JOBS[name][0])
+    assert found["same"] == [True] * 6
+    assert found["plans"] == 2, "one for addresses that are multiples of 16, one for others"
+    assert len(found["functions"]) <= 10 + JOBS[name][2], " ".join(found["functions"])
+
+
 def test_threads(launches: Child) -> None:
     found = launches(do="threads", **SMALL)
     assert found["raised"] == []
     assert found["launched"]
     assert found["mixed"] == 0
     assert found["calls"] == 160
-    assert 1 <= found["kept"] <= 4, "as many buffers as calls that ran at once"
+    assert found["kept"] == 1, "one for their one place"
 
 
 def test_what_the_driver_refuses_is_raised_by_its_name(launches: Child) -> None:
@@ -183,10 +192,15 @@ def test_what_the_driver_does_not_take_is_compiled(launches: Child, tmp_path: Pa
     )
 
 
-def test_places_are_bounded(launches: Child) -> None:
-    kept = launches(do="places", count=150, **SMALL)
-    assert max(kept) == parameters.PLACES
-    assert min(kept[parameters.PLACES :]) < parameters.PLACES
+def test_buffers_move_to_places_beyond_those_kept(launches: Child) -> None:
+    """Scratch memory may be another one at each call: none is laid out for it once there are many.
+
+    A moved buffer's launches are those of a new one, to the last bit.
+    """
+    found = launches(do="places", count=90, **SMALL)
+    assert max(found["kept"]) == parameters.PLACES
+    assert found["made"] == parameters.PLACES
+    assert found["same"]
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,7 +207,7 @@ class _Core:
             return self
         if not calls.as_they_are(x, operands):
             return self
-        again: Executable = calls.Again(self, self.plan, self.form)
+        again: Executable = calls.Again(self, self.plan, self.form, x.get_device())
         return again
 
 

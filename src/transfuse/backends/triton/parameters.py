@@ -30,7 +30,8 @@ from transfuse.backends.triton.specialised import STATIC
 from transfuse.log import once
 
 PLACES = 32
-"""Buffers are kept for so many places of scratch memory and streams; one more, and all go."""
+"""Buffers are kept for so many places of scratch memory and streams, and maps for so many of their
+tensor; for one more a buffer moves, and all maps go."""
 
 WORD = 8
 """Bytes of an address."""
@@ -103,10 +104,17 @@ class Layout:
     """
 
     def __init__(
-        self, launches: Sequence[Launch], loaded: Sequence[Loaded], given: int, count: int
+        self,
+        launches: Sequence[Launch],
+        loaded: Sequence[Loaded],
+        given: int,
+        scratch: Sequence[int],
     ) -> None:
-        """For so many tensors, the first of them ``given``."""
-        self.given, self.null = given, WORD * count
+        """For so many tensors given, and scratch memory so far from where a call has it."""
+        self.given, self.scratch = given, scratch
+        self.pack_given = Struct(f"{given}Q").pack_into
+        self.pack_scratch = Struct(f"{len(scratch)}Q").pack_into
+        self.null = WORD * (given + len(scratch))
         self.content = bytearray(self.null + WORD)
         self.maps: list[tuple[int, TensorMap]] = []
         self.launches = [
@@ -146,45 +154,40 @@ class Layout:
 
 
 class MovingMap:
-    """A tensor map in a buffer whose tensor is given anew with each call."""
+    """A tensor map in a buffer whose memory is another one from call to call."""
 
     def __init__(self, described: TensorMap, view: memoryview) -> None:
         self.described, self.view = described, view
         self.number, self.address = described.boxes.number, 0
         self.kept: dict[int, bytes] = {}
 
-    def follow(self, given: Sequence[int]) -> None:
-        """Have the map be of the tensor that is given: few addresses come again and again."""
-        address = given[self.number]
+    def follow(self, memory: Sequence[int]) -> None:
+        """Have the map be of the memory that is there: few addresses come again and again."""
+        address = memory[self.number]
         if address == self.address:
             return
         content = self.kept.get(address)
         if content is None:
             if len(self.kept) >= PLACES:
                 self.kept.clear()
-            content = self.kept[address] = self.described.encoded(given)
+            content = self.kept[address] = self.described.encoded(memory)
         self.view[:], self.address = content, address
 
 
 class ParameterBuffer:
-    """Every parameter of every launch, for one place of scratch memory and one stream."""
+    """Every parameter of every launch, for one call at a time."""
 
-    def __init__(
-        self, layout: Layout, memory: Sequence[int], stream: int, home: list["ParameterBuffer"]
-    ) -> None:
+    def __init__(self, layout: Layout) -> None:
         buffer = ctypes.create_string_buffer(len(layout.content) + MAP)
         first = -ctypes.addressof(buffer) % MAP
         start = ctypes.addressof(buffer) + first
-        self.view, self.home = memoryview(buffer).cast("B")[first:], home
+        self.layout, self.view = layout, memoryview(buffer).cast("B")[first:]
         self.view[: len(layout.content)] = layout.content
-        scratch = memory[layout.given :]
-        words = Struct(f"{len(scratch)}Q")
-        words.pack_into(self.view, WORD * layout.given, *scratch)
-        self.moving: list[MovingMap] = []
-        for at, described in layout.maps:
-            self.view[at : at + MAP] = described.encoded(memory)
-            if described.boxes.number < layout.given:
-                self.moving.append(MovingMap(described, self.view[at : at + MAP]))
+        self.place = (0, 0)  # of scratch memory, and the stream
+        maps = [MovingMap(each, self.view[at : at + MAP]) for at, each in layout.maps]
+        self.of_given = [each for each in maps if each.number < layout.given]
+        self.of_scratch = [each for each in maps if each.number >= layout.given]
+        self.configs: list[driver.LaunchConfig] = []
         self.calls: list[Callable[[], int]] = []
         for programs, each, starts, pointers, config in layout.launches:
             words = Struct(f"{len(starts)}Q")
@@ -192,15 +195,29 @@ class ParameterBuffer:
             told = driver.LaunchConfig.from_buffer(buffer, first + config)
             told.grid[:] = programs, 1, 1
             told.block[:] = each.threads, 1, 1
-            told.shared, told.stream = each.shared, stream
+            told.shared = each.shared
+            self.configs.append(told)
             given = start + config, each.function, start + pointers, None
             self.calls.append(partial(driver.launcher(), *given))
+
+    def move(self, given: Sequence[int], base: int, stream: int) -> None:
+        """Have the launches be over scratch memory there, on that stream."""
+        layout = self.layout
+        scratch = [base + each for each in layout.scratch]
+        layout.pack_scratch(self.view, WORD * layout.given, *scratch)
+        memory = (*given, *scratch)
+        for each in self.of_scratch:
+            each.follow(memory)
+        for config in self.configs:
+            config.stream = stream
+        self.place = base, stream
 
 
 class ParameterBuffers:
     """The launches of a launch_plan, to be made again and again.
 
-    A call takes a buffer for itself and gives it back: threads never share one.
+    A call takes a buffer for itself and gives it back: threads never share one. They are kept by
+    the places that they are for, scratch memory and stream: few of these come again and again.
     """
 
     def __init__(
@@ -212,12 +229,11 @@ class ParameterBuffers:
         """
         if driver.lacking():
             raise Strange(driver.lacking())
-        self.launches, self.device, self.scratch = launches, device, scratch
+        self.launches, self.device = launches, device
         builds = [each.built for each in launches if each.built is not None]
         loaded = machine_code.loaded(builds, device)
-        self.pack = Struct(f"{given}Q").pack_into
-        self.layout = Layout(launches, loaded, given, given + len(scratch))
-        self.free: dict[tuple[int, int], list[ParameterBuffer]] = {}
+        self.layout = Layout(launches, loaded, given, scratch)
+        self.free: dict[tuple[int, int], ParameterBuffer] = {}
 
     @classmethod
     def of(
@@ -238,7 +254,7 @@ class ParameterBuffers:
             code = call()
             if code:
                 self._again(code, call, self.launches[buffer.calls.index(call)].kernel.name)
-        buffer.home.append(buffer)
+        self.free[buffer.place] = buffer
 
     def one_by_one(self, given: Sequence[int], base: int, stream: int) -> Iterator[Launch]:
         """The same, a launch at a time."""
@@ -248,24 +264,28 @@ class ParameterBuffers:
             if code:
                 self._again(code, call, launch.kernel.name)
             yield launch
-        buffer.home.append(buffer)
+        self.free[buffer.place] = buffer
 
     def _filled(self, given: Sequence[int], base: int, stream: int) -> ParameterBuffer:
         """A buffer for a call alone, with its addresses."""
         try:
-            buffer = self.free[base, stream].pop()
-        except (KeyError, IndexError):
-            buffer = self._buffer(given, base, stream)
-        self.pack(buffer.view, 0, *given)
-        for each in buffer.moving:
+            buffer = self.free.pop((base, stream))
+        except KeyError:
+            buffer = self._moved(given, base, stream)
+        self.layout.pack_given(buffer.view, 0, *given)
+        for each in buffer.of_given:
             each.follow(given)
         return buffer
 
-    def _buffer(self, given: Sequence[int], base: int, stream: int) -> ParameterBuffer:
-        if len(self.free) >= PLACES:
-            self.free.clear()
-        home = self.free.setdefault((base, stream), [])
-        return ParameterBuffer(self.layout, self._memory(given, base), stream, home)
+    def _moved(self, given: Sequence[int], base: int, stream: int) -> ParameterBuffer:
+        """A buffer for a place that none is for: to fill a new one takes far longer than a call."""
+        try:
+            known = self.free.popitem() if len(self.free) >= PLACES else None
+        except KeyError:  # other threads have them all
+            known = None
+        buffer = known[1] if known else ParameterBuffer(self.layout)
+        buffer.move(given, base, stream)
+        return buffer
 
     def _again(self, code: int, call: Callable[[], int], name: str) -> None:
         """A launch that failed: once more where it is the thread's first, and finds no context."""
@@ -274,9 +294,6 @@ class ParameterBuffers:
             code = call()
         if code:
             raise driver.error(code, f"launching {name}")
-
-    def _memory(self, given: Sequence[int], base: int) -> list[int]:
-        return [*given, *(base + each for each in self.scratch)]
 
 
 def watched() -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Some
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,15 +34,27 @@ class Sequence:
 
     def __call__(self, tensors: Some[Tensor]) -> None:
         """Run on tensors of these numbers."""
+        given = [tensor.data_ptr() for tensor in tensors]
+        if self.at(given):
+            return
         scratch = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
-        if not self.ready and not self._made_ready(tensors, scratch):
+        if not self.ready:
+            if self._made_ready(tensors, scratch):
+                self(tensors)
             return
-        given, base = [tensor.data_ptr() for tensor in tensors], scratch.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-        if self.buffers is not None and not watched():
-            self.buffers(given, base, stream)
-            return
-        self.by_triton(tensors, self._addresses(given, base), stream)
+        self.by_triton(tensors, self._addresses(given, scratch.data_ptr()), stream)
+
+    def at(self, given: Some[int]) -> bool:
+        """Run on tensors at these addresses; whether it could: it must be ready to, and nobody
+        watch."""
+        if self.buffers is None or watched():
+            return False
+        # A tensor would take longer to make, and longest where torch fills what is not initialised.
+        scratch = _memory(self.bytes, device=self.device) if self.bytes else None
+        base = 0 if scratch is None else scratch.data_ptr()
+        self.buffers(given, base, torch._C._cuda_getCurrentRawStream(self.device.index))
+        return True
 
     def one_by_one(self, tensors: Some[Tensor]) -> Iterator[Launch]:
         """A call like an earlier one, or an interpreted one, that stops after each launch."""
@@ -119,3 +132,6 @@ class Sequence:
         self.buffers = ParameterBuffers.of(self.launches, self.device.index, len(tensors), offsets)
         self.ready = True
         return True
+
+
+_memory: Any = torch.UntypedStorage
