@@ -84,7 +84,7 @@ def locate(tile, sizes, P: gl.constexpr, C: gl.constexpr):
     of_block = CLASSES * columns
     block = tile // of_block
     rest = tile % of_block
-    if not C.hold:
+    if not C.stays:
         turn = block // gl.maximum(gl.num_programs(0) // of_block, 1)
         rest = (tile + turn) % of_block
     of_class = rest // columns
@@ -128,23 +128,36 @@ def feed_strip(x, halo, ring, step, row, k, C: gl.constexpr, SWIZZLED: gl.conste
 
 
 @gluon.jit
+def forth_and_back(at, count, turn, C: gl.constexpr):
+    """Number ``at`` of ``count``; those of every other turn from the last on, where ``C.back``."""
+    if C.back:
+        return gl.where(turn % 2 == 1, count - 1 - at, at)
+    else:
+        return at
+
+
+@gluon.jit
 def feed_strips(
     x, halo, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr
 ):
     """Rows of input for all width taps at once; what lies outside the copy reads as zero."""
     blocks = blocks_of_input(sizes, C)
     step = 0
+    turn = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         here = locate(tile, sizes, P, C)
         start = first_row(here.block, sizes, P, C) + sizes.low
         fd, nd, _ = taps_of_depth(here, sizes, P)
         fh, nh, _ = taps_of_height(here, sizes, P)
-        for tap in range(nd * nh):
+        for i in range(nd * nh):
+            tap = forth_and_back(i, nd * nh, turn, C)
             line = (fd - tap // nh * P.step[0]) * sizes.high + fh - tap % nh * P.step[1]
             row = start + line * sizes.wide
             for k in range(blocks):
-                feed_strip(x, halo, ring, step, row, k, C, SWIZZLED)
+                block = forth_and_back(k, blocks, turn, C)
+                feed_strip(x, halo, ring, step, row, block, C, SWIZZLED)
                 step += 1
+        turn += 1
 
 
 @gluon.jit
@@ -163,7 +176,7 @@ def feed_taps(w, ring, step, first, line, k, kept, P: gl.constexpr, C: gl.conste
 
 
 @gluon.jit
-def feed_weights(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
+def feed_forth(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
     """Weights of one tap and one block of channels after the other, in the order of use.
 
     The last block may reach into the next slot: the strip is zero there.
@@ -180,6 +193,73 @@ def feed_weights(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
             line = ((sd + tap // nh) * P.slots[1] + sh + tap % nh) * P.slots[2]
             for k in range(blocks):
                 step = feed_taps(w, ring, step, here.channel, line, k, sizes.kept, P, C)
+
+
+@gluon.jit
+def feed_one(w, ring, at, here, sizes, P: gl.constexpr, C: gl.constexpr):
+    """Weights number ``at`` of a class, in the order of use, into the slot that is theirs."""
+    TAPS: gl.constexpr = len(P.taps)
+    blocks = blocks_of_input(sizes, C)
+    _, nd, sd = taps_of_depth(here, sizes, P)
+    _, nh, sh = taps_of_height(here, sizes, P)
+    tap = at // TAPS // blocks
+    slot = ((sd + tap // nh) * P.slots[1] + sh + tap % nh) * P.slots[2]
+    for i in gl.static_range(TAPS):
+        slot += gl.where(at % TAPS == i, P.taps[i][2], 0)
+    column = slot * sizes.kept + at // TAPS % blocks * C.depth
+    bar = ring.full.index(at % C.w_stages)
+    mbarrier.expect(bar, C.channels * C.depth * C.itemsize)
+    async_load(w, [here.channel, column], bar, ring.slots.index(at % C.w_stages))
+
+
+@gluon.jit
+def feed_back(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
+    """Weights of one class, forth for one tile and back for the next, which starts with those
+    that are still there.
+
+    At least half of them fit. Those in the middle stay where they are; of the others, first and
+    last ones share slots, and each filling serves the end of one tile and the start of the next.
+    """
+    here = locate(gl.program_id(0), sizes, P, C)
+    count = weights_of_class(here, sizes, P, C)
+    turn = 0
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        if turn == 0:
+            for i in range(C.w_stages):
+                feed_one(w, ring, i, here, sizes, P, C)
+        for i in range(C.w_stages, count):
+            at = forth_and_back(i, count, turn, C)
+            mbarrier.wait(ring.empty.index(at % C.w_stages), turn & 1)
+            feed_one(w, ring, at, here, sizes, P, C)
+        turn += 1
+
+
+@gluon.jit
+def weights_of_class(here, sizes, P: gl.constexpr, C: gl.constexpr):
+    """Blocks of weights that a tile meets."""
+    _, nd, _ = taps_of_depth(here, sizes, P)
+    _, nh, _ = taps_of_height(here, sizes, P)
+    return nd * nh * blocks_of_input(sizes, C) * len(P.taps)
+
+
+@gluon.jit
+def walked(i, count, turn, CONSUMER: gl.constexpr, C: gl.constexpr):
+    """The slot of a tile's ``i``-th weights of ``feed_back``, the phase of their filling, and
+    whether their slot is filled anew after the next tile or this one."""
+    at = count - 1 - i if CONSUMER == 1 else i
+    first = i < count - C.w_stages
+    last = i >= C.w_stages
+    phase = gl.where(first, turn, gl.where(last, turn + 1, 0)) & 1
+    return at % C.w_stages, phase, first | last
+
+
+@gluon.jit
+def feed_weights(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
+    """Weights in the order of use."""
+    if C.back:
+        feed_back(w, ring, tiles, sizes, P, C)
+    else:
+        feed_forth(w, ring, tiles, sizes, P, C)
 
 
 @gluon.constexpr_function
@@ -200,29 +280,52 @@ def multiply(rows, slot, acc, C: gl.constexpr):
         return warpgroup_mma(rows, slot.permute([1, 0]), acc, is_async=True)
 
 
+@gluon.constexpr_function
+def taps_in_turn(pattern, config, consumer):
+    """Width taps as a consumer meets them."""
+    return pattern.taps[::-1] if config.back and consumer == 1 else pattern.taps
+
+
+@gluon.jit
+def release(weights, step, begun, count, turn, CONSUMER: gl.constexpr, C: gl.constexpr):
+    """Let go of the weights of the step before, if it was one of this tile's."""
+    if C.back:
+        last, _, moves = walked(step - 1 - begun, count, turn, CONSUMER, C)
+        mbarrier.arrive(weights.empty.index(last), pred=(step > begun) & moves)
+    elif not C.hold:
+        last = (step + C.w_stages - 1) % C.w_stages
+        mbarrier.arrive(weights.empty.index(last), pred=step > begun)
+
+
 @gluon.jit
 def multiply_strip(
-    sums, rings, strip, step, begun, s,
+    sums, rings, strip, step, begun, s, count, turn,
     CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr,
 ):  # fmt: skip
     """The sums after all width taps of one strip, the last still in flight; the step after them.
 
-    ``s`` strips and the steps from ``begun`` on were this tile's before.
+    ``s`` strips and the steps from ``begun`` on were this tile's before. ``turn`` is the tile's
+    number among its program's, ``count`` that of its weights.
     """
     TAPS: gl.constexpr = len(P.taps)
+    PART: gl.constexpr = 0 if C.own else CONSUMER
+    EACH: gl.constexpr = taps_in_turn(P, C, CONSUMER)
     even, odd = sums
-    strips, weights, _ = rings
+    strips, weights, _, _ = rings
     x_slot = strip % C.x_stages
     mbarrier.wait(strips.full.index(x_slot), (strip // C.x_stages) & 1)
-    first = x_slot * C.strip + CONSUMER * C.positions
+    first = x_slot * C.strip + PART * C.positions
     for i in gl.static_range(TAPS):
         if C.hold:
             w_slot = step - begun
+        elif C.back:
+            w_slot, phase, _ = walked(step - begun, count, turn, CONSUMER, C)
+            mbarrier.wait(weights.full.index(w_slot), phase)
         else:
             w_slot = step % C.w_stages
             mbarrier.wait(weights.full.index(w_slot), (step // C.w_stages) & 1)
-        rows = view(strips.slots, first + P.taps[i][1], C.positions, C, SWIZZLED)
-        if P.taps[i][0] == 0:
+        rows = view(strips.slots, first + EACH[i][1], C.positions, C, SWIZZLED)
+        if EACH[i][0] == 0:
             even = multiply(rows, weights.slots.index(w_slot), even, C)
         else:
             odd = multiply(rows, weights.slots.index(w_slot), odd, C)
@@ -230,9 +333,7 @@ def multiply_strip(
             even, odd = warpgroup_mma_wait(flying(i, P, C), deps=[even, odd])
         else:
             even = warpgroup_mma_wait(flying(i, P, C), deps=[even])
-        if not C.hold:
-            last = (step + C.w_stages - 1) % C.w_stages
-            mbarrier.arrive(weights.empty.index(last), pred=step > begun)
+        release(weights, step, begun, count, turn, CONSUMER, C)
         if i == 0:
             last = (strip + C.x_stages - 1) % C.x_stages
             mbarrier.arrive(strips.empty.index(last), pred=s > 0)
@@ -245,14 +346,15 @@ def consume(
     rings, results, counts, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr,
     A: gl.constexpr, SWIZZLED: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
-    """One consumer: its half of every tile, multiplied, finished and stored.
+    """One consumer: its half of every tile, or every other tile, multiplied, finished and stored.
 
-    ``rings``: of strips, of weights, and the product that sums start from, if there is one.
+    ``rings``: of strips, of weights; the product that sums start from, if there is one; barriers
+    that tell that one consumer's products are on their way, if the other waits for that.
     ``counts``: how many tiles there are, and ``more``, see below.
     """
     tiles, more = counts
     blocks = blocks_of_input(sizes, C)
-    strips, weights, bias = rings
+    strips, weights, bias, begins = rings
     if C.axis == 0:
         SHAPE: gl.constexpr = [C.channels, C.positions]
     else:
@@ -264,10 +366,23 @@ def consume(
         HELD: gl.constexpr = C.w_stages
         for i in gl.static_range(HELD):
             mbarrier.wait(weights.full.index(i), 0)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+    FIRST: gl.constexpr = CONSUMER if C.own else 0
+    EVERY: gl.constexpr = 2 if C.own else 1
+    if C.back and CONSUMER == 1:  # as if it had met the first weights in a tile before the first
+        count = weights_of_class(locate(gl.program_id(0), sizes, P, C), sizes, P, C)
+        for i in range(count - C.w_stages):
+            mbarrier.arrive(weights.empty.index(i))
+    turn = FIRST
+    each = gl.num_programs(0)
+    for tile in range(gl.program_id(0) + FIRST * each, tiles, EVERY * each):
         here = locate(tile, sizes, P, C)
         _, nd, _ = taps_of_depth(here, sizes, P)
         _, nh, _ = taps_of_height(here, sizes, P)
+        count = weights_of_class(here, sizes, P, C)
+        if C.own:  # those between were the other's
+            strip = turn * (nd * nh * blocks)
+        if C.turns:
+            mbarrier.wait(begins.index(1 - CONSUMER), (turn // 2 + 1 - CONSUMER) & 1)
         even = gl.zeros(SHAPE, gl.float32, ACC)
         odd = even
         if BIASED:
@@ -286,24 +401,27 @@ def consume(
         while rounds > 0:
             for s in range(nd * nh * blocks):
                 even, odd, step = multiply_strip(
-                    (even, odd), rings, strip, step, begun, s, CONSUMER, P, C, SWIZZLED
-                )
+                    (even, odd), rings, strip, step, begun, s, count, turn,
+                    CONSUMER, P, C, SWIZZLED,
+                )  # fmt: skip
                 strip += 1
+            if C.turns:
+                mbarrier.arrive(begins.index(CONSUMER))
             if P.joined == 2:
                 even, odd = warpgroup_mma_wait(0, deps=[even, odd])
             else:
                 even = warpgroup_mma_wait(0, deps=[even])
             rounds = more
-        if not C.hold:
-            last = (step + C.w_stages - 1) % C.w_stages
-            mbarrier.arrive(weights.empty.index(last), pred=step > begun)
+        release(weights, step, begun, count, turn, CONSUMER, C)
         last = (strip + C.x_stages - 1) % C.x_stages
         mbarrier.arrive(strips.empty.index(last), pred=step > begun)
         if P.joined == 2:
             v = interleave(even, odd, C)
         else:
             v = even
-        finish_tile(v, here, results, sizes, CONSUMER, P, C, A)
+        PART: gl.constexpr = 0 if C.own else CONSUMER
+        finish_tile(v, here, results, sizes, PART, P, C, A)
+        turn += EVERY
 
 
 @gluon.constexpr_function
@@ -390,17 +508,22 @@ def convolve_strip(
     W_STAGES: gl.constexpr = C.w_stages
     for i in gl.static_range(X_STAGES):
         mbarrier.init(x_full.index(i), count=1)
-        mbarrier.init(x_empty.index(i), count=C.consumers)
+        mbarrier.init(x_empty.index(i), count=C.sharing)
     for i in gl.static_range(W_STAGES):
         mbarrier.init(w_full.index(i), count=1)
         mbarrier.init(w_empty.index(i), count=C.consumers)
     bias = ()
     if bias_of(P, C, A) >= 0:
         bias = bias_as_product(x, tensors, channels, P, C, A)
+    begins = ()
+    if C.turns:
+        begins = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
+        for i in gl.static_range(2):
+            mbarrier.init(begins.index(i), count=1)
     fence_async_shared()
     strips = Ring(strips, x_full, x_empty)
     weights = Ring(weights, w_full, w_empty)
-    rings = (strips, weights, bias)
+    rings = (strips, weights, bias, begins)
     results = Results(out, Operands(tensors, numbers), partials, plane, sharing, counted)
     if C.consumers == 2:
         gl.warp_specialize(
