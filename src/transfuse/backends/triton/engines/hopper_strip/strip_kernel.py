@@ -143,8 +143,8 @@ def feed_strips(
     """Rows of input for all width taps at once; what lies outside the copy reads as zero."""
     blocks = blocks_of_input(sizes, C)
     step = 0
-    turn = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        turn = tile // gl.num_programs(0)
         here = locate(tile, sizes, P, C)
         start = first_row(here.block, sizes, P, C) + sizes.low
         fd, nd, _ = taps_of_depth(here, sizes, P)
@@ -157,7 +157,6 @@ def feed_strips(
                 block = forth_and_back(k, blocks, turn, C)
                 feed_strip(x, halo, ring, step, row, block, C, SWIZZLED)
                 step += 1
-        turn += 1
 
 
 @gluon.jit
@@ -222,8 +221,8 @@ def feed_back(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
     """
     here = locate(gl.program_id(0), sizes, P, C)
     count = weights_of_class(here, sizes, P, C)
-    turn = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        turn = tile // gl.num_programs(0)
         if turn == 0:
             for i in range(C.w_stages):
                 feed_one(w, ring, i, here, sizes, P, C)
@@ -231,7 +230,6 @@ def feed_back(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
             at = forth_and_back(i, count, turn, C)
             mbarrier.wait(ring.empty.index(at % C.w_stages), turn & 1)
             feed_one(w, ring, at, here, sizes, P, C)
-        turn += 1
 
 
 @gluon.jit
@@ -372,9 +370,9 @@ def consume(
         count = weights_of_class(locate(gl.program_id(0), sizes, P, C), sizes, P, C)
         for i in range(count - C.w_stages):
             mbarrier.arrive(weights.empty.index(i))
-    turn = FIRST
     each = gl.num_programs(0)
     for tile in range(gl.program_id(0) + FIRST * each, tiles, EVERY * each):
+        turn = tile // each
         here = locate(tile, sizes, P, C)
         _, nd, _ = taps_of_depth(here, sizes, P)
         _, nh, _ = taps_of_height(here, sizes, P)
@@ -421,7 +419,6 @@ def consume(
             v = even
         PART: gl.constexpr = 0 if C.own else CONSUMER
         finish_tile(v, here, results, sizes, PART, P, C, A)
-        turn += EVERY
 
 
 @gluon.constexpr_function
