@@ -379,7 +379,7 @@ def consume(
         count = weights_of_class(here, sizes, P, C)
         if C.own:  # those between were the other's
             strip = turn * (nd * nh * blocks)
-        if C.turns:
+        if C.own:
             mbarrier.wait(begins.index(1 - CONSUMER), (turn // 2 + 1 - CONSUMER) & 1)
         even = gl.zeros(SHAPE, gl.float32, ACC)
         odd = even
@@ -403,7 +403,7 @@ def consume(
                     CONSUMER, P, C, SWIZZLED,
                 )  # fmt: skip
                 strip += 1
-            if C.turns:
+            if C.own:
                 mbarrier.arrive(begins.index(CONSUMER))
             if P.joined == 2:
                 even, odd = warpgroup_mma_wait(0, deps=[even, odd])
@@ -513,7 +513,7 @@ def convolve_strip(
     if bias_of(P, C, A) >= 0:
         bias = bias_as_product(x, tensors, channels, P, C, A)
     begins = ()
-    if C.turns:
+    if C.own:
         begins = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
         for i in gl.static_range(2):
             mbarrier.init(begins.index(i), count=1)

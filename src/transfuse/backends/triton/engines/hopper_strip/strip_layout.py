@@ -44,8 +44,7 @@ class StripTiling:
     registers: int = 240
     hold: bool = False  # the weights of one (depth, height) class stay in shared memory
     consumers: int = 2  # warpgroups that multiply; with one, two programs share a multiprocessor
-    own: bool = False  # consumers have tiles of their own: one multiplies, the other finishes
-    turns: bool = False  # such consumers wait for each other's products
+    own: bool = False  # consumers have tiles of their own, and take turns to multiply
 
     @property
     def sharing(self) -> int:
