@@ -264,9 +264,10 @@ def feed_weights(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
 def flying(tap, pattern, config):
     """Products that may stay in flight after one tap: itself, so that those before let go.
 
-    Weights that are held are asked for by nobody: a strip is let go of as a whole.
+    Weights that are held are asked for by nobody: a strip is let go of as a whole. Where consumers
+    take turns, the next turn begins as few products before the end of this one.
     """
-    return len(pattern.taps) if config.hold and tap > 0 else 1
+    return len(pattern.taps) if config.hold and tap > 0 and not config.own else 1
 
 
 @gluon.jit
@@ -377,12 +378,11 @@ def consume(
         _, nd, _ = taps_of_depth(here, sizes, P)
         _, nh, _ = taps_of_height(here, sizes, P)
         count = weights_of_class(here, sizes, P, C)
-        if C.own:  # those between were the other's
-            strip = turn * (nd * nh * blocks)
-        if C.own:
-            mbarrier.wait(begins.index(1 - CONSUMER), (turn // 2 + 1 - CONSUMER) & 1)
         even = gl.zeros(SHAPE, gl.float32, ACC)
         odd = even
+        if C.own:
+            strip = turn * (nd * nh * blocks)  # those between were the other's
+            mbarrier.wait(begins.index(1 - CONSUMER), (turn // 2 + 1 - CONSUMER) & 1)
         if BIASED:
             ones, column = bias
             even = multiply(ones.index(0), column, even, C)
