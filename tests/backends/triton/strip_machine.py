@@ -36,7 +36,7 @@ class Barrier:
     def arrive(self, arrivals: int, filled: int) -> None:
         self.missing -= arrivals
         self.bytes -= filled
-        assert self.missing >= 0 and (arrivals or self.bytes >= 0), "more arrive than are awaited"
+        assert self.missing >= 0, "more arrive than are awaited"
         if self.missing == self.bytes == 0:
             self.missing = self.count
             self.completed += 1
@@ -82,7 +82,8 @@ class Sums:
     weights: Any = None
 
     def finish(self) -> None:
-        assert self.before is not None and self.before.value is not None
+        assert self.before is not None
+        assert self.before.value is not None
         self.value = self.before.value + self.rows @ self.weights.T
 
 

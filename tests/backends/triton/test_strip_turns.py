@@ -9,24 +9,27 @@ import pytest
 pytest.importorskip("triton", reason="no Triton here")
 pytest.importorskip("triton.experimental.gluon", reason="no Gluon in this Triton")
 
-from transfuse.backends.triton.engines.hopper_strip import strip_layout, strip_turns  # noqa: E402
-from transfuse.backends.triton.engines.hopper_strip.strip_geometry import (  # noqa: E402
+from transfuse.backends.triton.engines.hopper_strip import strip_layout, strip_turns
+from transfuse.backends.triton.engines.hopper_strip.strip_geometry import (
     ResultLayout,
     StripGeometry,
 )
-from transfuse.backends.triton.engines.hopper_strip.strip_layout import (  # noqa: E402
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import (
     SHARED,
     StripTiling,
     halo_of,
 )
-from transfuse.backends.triton.engines.hopper_strip.strip_sizes import sizes  # noqa: E402
-from transfuse.backends.triton.epilogue.op_table import OpTable  # noqa: E402
-from transfuse.geometry import Axis  # noqa: E402
+from transfuse.backends.triton.engines.hopper_strip.strip_sizes import sizes
+from transfuse.backends.triton.epilogue.op_table import OpTable
+from transfuse.backends.triton.epilogue.records import Epilogue
+from transfuse.geometry import Axis
 
-from .test_strip_layout import AFTER, CASES, CHANNELS, rows_of, strip_at, table_of  # noqa: E402
+from .strip_machine import Machine, Rows
+from .test_strip_layout import AFTER, CASES, CHANNELS, rows_of, strip_at, table_of
 
 OUTPUTS, DEPTH = 6, 2
 ONES = (1, 1, 1, 1, 1)
+RESULTS = ResultLayout(ONES, 4)
 SHARE = StripTiling(1, 4, 8, DEPTH, 4, 3, 3, 8, store="tile")
 OWN = replace(SHARE, own=True)
 
@@ -58,7 +61,9 @@ class Loop:
         found = [np.zeros((each.positions, each.channels)) for _ in range(geometry.joined)]
         for td in range(nd):
             for th in range(nh):
-                line = (fd - td * geometry.step[0]) * geometry.extent[1] + fh - th * geometry.step[1]
+                line = (
+                    (fd - td * geometry.step[0]) * geometry.extent[1] + fh - th * geometry.step[1]
+                )
                 strip = strip_at(
                     self.rows, first + line * geometry.extent[2], each.positions + each.halo
                 )
@@ -94,8 +99,6 @@ def loop_of(name: str, config: StripTiling, cross: bool) -> Loop:
 
 def run(loop: Loop, multiprocessors: int, seed: int) -> None:
     """Every tile is finished once, with the right sums, whatever the order of events."""
-    from .strip_machine import Machine, Rows
-
     config, geometry = loop.config, loop.geometry
     programs = config.programs(geometry, multiprocessors)
     told = sizes(geometry, config, ONES)
@@ -143,4 +146,69 @@ def test_order_of_events(name: str, cross: bool) -> None:
         run(loop, multiprocessors, seed)
 
 
-RESULTS = ResultLayout(ONES, 4)
+def softmax() -> Epilogue:
+    ops = ("add", "softmax", "add", "sigmoid")
+    zeros = (0,) * len(ops)
+    none = (None,) * len(ops)
+    return replace(AFTER, after=OpTable(ops, zeros, zeros, expr=none))
+
+
+def layer(
+    channels: int, outputs: int, *axes: Axis, itemsize: int = 4
+) -> tuple[StripGeometry, ResultLayout]:
+    geometry = StripGeometry.of(table_of(axes), 8, outputs, channels, True)
+    d, h, w = geometry.results
+    return geometry, ResultLayout((outputs * d * h * w, d * h * w, h * w, w, 1), itemsize)
+
+
+DOUBLING = (Axis(64, 4, 2, 1, 1, 1),) * 2
+
+
+def faults(itemsize: int, channels: int = 64, **changes: Any) -> str:
+    """Why a softmax behind a layer that doubles its input cannot have its consumers take turns."""
+    geometry, results = layer(channels, 128, *DOUBLING, itemsize=itemsize)
+    (base, *_) = strip_layout.bases(geometry, itemsize, 1)
+    base = strip_layout.store_of(geometry, base, softmax(), results)
+    return strip_turns.fault(replace(base, own=True, **changes), geometry, softmax(), results)
+
+
+def test_what_fits() -> None:
+    assert faults(4, x_stages=3, w_stages=10) == ""
+    assert faults(2, x_stages=3, w_stages=8, hold=True) == ""
+    assert f"bytes of shared memory, of {SHARED}" in faults(4, x_stages=4, w_stages=10)
+    assert "bytes of shared memory" in faults(4, w_stages=16, hold=True)
+    assert "bytes of shared memory" in faults(4, channels=128, w_stages=16)
+    assert faults(4, w_stages=7) == "7 of 16 blocks of weights stay"
+    assert faults(4, w_stages=16) == "16 of 16 blocks of weights stay"
+    assert faults(4, w_stages=8, hold=True) == "8 of 16 blocks of weights stay"
+    assert "256 registers of sums" in faults(2, w_stages=8, positions=128, hold=True)
+    assert "one consumer" in faults(2, w_stages=8, consumers=1, hold=True)
+
+
+def test_classes_that_differ_in_work() -> None:
+    geometry, results = layer(64, 64, *(Axis(64, 3, 2, 1, 1, 1),) * 2)
+    why = strip_turns.fault(replace(OWN, channels=64), geometry, AFTER, results)
+    assert "classes differ in work" in why
+    geometry, results = layer(64, 640, *DOUBLING)
+    assert "20 tiles for each block" in strip_turns.fault(
+        replace(OWN, channels=64), geometry, AFTER, results
+    )
+
+
+def test_where_it_pays() -> None:
+    """Where finishing takes long beside the products, and only layouts that fit."""
+    for itemsize in (2, 4):
+        geometry, results = layer(64, 128, *DOUBLING, itemsize=itemsize)
+        found = list(strip_turns.configs(geometry, itemsize, softmax(), results))
+        assert found[0].hold == (itemsize == 2)
+        for each in found:
+            assert each.own
+            assert each.room(geometry, softmax(), results) <= SHARED
+        shared = list(strip_layout.configs(geometry, itemsize, softmax(), results))
+        assert shared
+        assert not any(each.own for each in shared)
+        many, results = layer(1024, 128, *DOUBLING, itemsize=itemsize)
+        assert not strip_turns.pays(many, itemsize, softmax())
+        assert not list(strip_turns.configs(many, itemsize, softmax(), results))
+    wide, _ = layer(64, 64, Axis(512, 3), Axis(512, 7))
+    assert not strip_turns.pays(wide, 2, AFTER)
