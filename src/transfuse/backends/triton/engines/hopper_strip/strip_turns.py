@@ -68,13 +68,14 @@ def configs(
     for base in strip_layout.bases(geometry, itemsize, strip_layout.axis_of(after)):
         best = strip_layout.store_of(geometry, base, after, results)
         held = geometry.held(base.depth)
-        for w_stages in range(held, (held - 1) // 2, -1):
-            stay = replace(best, w_stages=w_stages, hold=w_stages == held, own=True)
-            found = [replace(stay, x_stages=x_stages) for x_stages in (5, 4, 3, 2)]
-            found = [each for each in found if not fault(each, geometry, after, results)]
-            yield from (each for each in found if strip_layout.near(geometry, each, results))
-            if found and stay.hold:
-                break
+        rings = [(x, w) for w in range(held, (held - 1) // 2, -1) for x in (5, 4, 3)]
+        rings += [(2, w) for w in range(held, (held - 1) // 2, -1)]
+        for x_stages, w_stages in rings:
+            hold = w_stages == held
+            each = replace(best, x_stages=x_stages, w_stages=w_stages, hold=hold, own=True)
+            near = strip_layout.near(geometry, each, results)
+            if near and not fault(each, geometry, after, results):
+                yield each
 
 
 def pays(geometry: StripGeometry, itemsize: int, after: Epilogue) -> bool:
