@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from transfuse.backends.triton.engines.hopper_strip import strip_kernel
+from transfuse.backends.triton.engines.hopper_strip import strip_feed, strip_kernel, strip_tiles
 
 
 class Deadlock(Exception):
@@ -128,11 +128,13 @@ class Machine:
             "interleave": lambda even, odd, _: (even, odd), "fence_async_shared": lambda: None,
             "finish_tile": self.finish, "plain": lambda number: (number - 3) >> 1,
         }  # fmt: skip
-        names = dict(vars(strip_kernel))
-        for name, each in vars(strip_kernel).items():
-            function = getattr(each, "fn", None)
-            if isinstance(function, FunctionType) and function.__module__ == strip_kernel.__name__:
-                names[name] = FunctionType(function.__code__, names, name)
+        names: dict[str, Any] = {}
+        for module in (strip_tiles, strip_feed, strip_kernel):
+            names |= vars(module)
+            for name, each in vars(module).items():
+                function = getattr(each, "fn", None)
+                if isinstance(function, FunctionType):
+                    names[name] = FunctionType(function.__code__, names, name)
         names.update(self.names)
         self.kernel = names["convolve_strip"]
 

@@ -4,8 +4,9 @@
 A *strip* holds the rows that all width taps of a tile read, for one tap of depth and height and
 one block of channels. Each tap is a view of the strip from another row on: the tensor cores read
 rows from any start, also one that is no multiple of the swizzle. Strips and weights come through
-two rings; programs stay and walk over tiles, so that copies run ahead into the next tile while
-the last one is finished and stored (``strip_store.py``).
+two rings (``strip_feed.py``); programs stay and walk over tiles, so that copies run ahead into the
+next tile while the last one is finished and stored (``strip_store.py``). The two consumers share
+each tile, or have tiles of their own: then one multiplies while the other finishes, in turns.
 
 Bodies of inner loops are functions of their own: Triton's front end goes through the body of a loop
 twice, so through that of five loops 32 times, but through a function once.
@@ -20,244 +21,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from transfuse.backends.triton.engines.hopper_records import Results, Ring, StripSizes, StripTile
-from transfuse.backends.triton.engines.hopper_strip.strip_store import finish_tile, quotient
+from transfuse.backends.triton.engines.hopper_records import Results, Ring, StripSizes
+from transfuse.backends.triton.engines.hopper_strip.strip_feed import (
+    feed_strips,
+    feed_weights,
+    walked,
+)
+from transfuse.backends.triton.engines.hopper_strip.strip_store import finish_tile
+from transfuse.backends.triton.engines.hopper_strip.strip_tiles import (
+    blocks_of_input,
+    locate,
+    taps_of_depth,
+    taps_of_height,
+    view,
+    weights_of_class,
+)
 from transfuse.backends.triton.epilogue.records import Operands
-from transfuse.backends.triton.told_kernel import plain
-from transfuse.backends.triton.versions import async_load, reinterpret
-
-
-@gluon.jit
-def pick(told, at):
-    """Number ``at`` of those that a kernel was told, for an index known only at run time."""
-    found = plain(told[0])
-    for i in gl.static_range(1, len(told)):
-        found = gl.where(at == i, plain(told[i]), found)
-    return found
-
-
-@gluon.jit
-def entry(entries, FROM: gl.constexpr, COUNT: gl.constexpr, at):
-    """first, count, slot of one of ``COUNT`` classes (or members) of an axis, from ``FROM`` on."""
-    first = plain(entries[3 * FROM])
-    count = plain(entries[3 * FROM + 1])
-    slot = plain(entries[3 * FROM + 2])
-    for i in gl.static_range(FROM + 1, FROM + COUNT):
-        here = at == i - FROM
-        first = gl.where(here, plain(entries[3 * i]), first)
-        count = gl.where(here, plain(entries[3 * i + 1]), count)
-        slot = gl.where(here, plain(entries[3 * i + 2]), slot)
-    return first, count, slot
-
-
-@gluon.jit
-def taps_of_depth(tile, sizes, P: gl.constexpr):
-    """first, count, slot of a tile's class of depth."""
-    return entry(sizes.entries, 0, P.classes[0], tile.cd)
-
-
-@gluon.jit
-def taps_of_height(tile, sizes, P: gl.constexpr):
-    """first, count, slot of a tile's class of height."""
-    return entry(sizes.entries, P.classes[0], P.classes[1], tile.ch)
-
-
-@gluon.jit
-def blocks_of_input(sizes, C: gl.constexpr):
-    """Blocks of the channels that are summed over."""
-    return (sizes.kept + C.depth - 1) // C.depth
-
-
-@gluon.jit
-def locate(tile, sizes, P: gl.constexpr, C: gl.constexpr):
-    """The block of anchors of a tile, its classes of depth and height, its first channel.
-
-    Neighbours in time share their anchors, so the rows they read are still in the cache and the
-    lines they both write meet there. Classes differ in work: a program meets all of them in turn,
-    unless it holds the weights of one.
-    """
-    CLASSES: gl.constexpr = P.classes[0] * P.classes[1]
-    if P.alone:
-        columns = 1
-    else:
-        columns = (sizes.channels + C.channels - 1) // C.channels
-    of_block = CLASSES * columns
-    block = tile // of_block
-    rest = tile % of_block
-    if not C.stays:
-        turn = block // gl.maximum(gl.num_programs(0) // of_block, 1)
-        rest = (tile + turn) % of_block
-    of_class = rest // columns
-    first = rest % columns * C.channels
-    return StripTile(block, of_class // P.classes[1], of_class % P.classes[1], first)
-
-
-@gluon.jit
-def first_row(block, sizes, P: gl.constexpr, C: gl.constexpr):
-    """The row of a block's first anchor."""
-    if P.cross:
-        return block * C.tile
-    else:
-        n = quotient(2 * block, sizes.by_tiles)
-        return n * sizes.sample + (block - n * sizes.tiles_of_sample) * C.tile
-
-
-@gluon.jit
-def view(ring, row, ROWS: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr):
-    """``ROWS`` rows of a ring of strips, from any row on."""
-    return reinterpret(ring.index(row), ring.dtype, [ROWS, C.depth], SWIZZLED)
-
-
-@gluon.jit
-def feed_strip(x, halo, ring, step, row, k, C: gl.constexpr, SWIZZLED: gl.constexpr):
-    """One strip from ``row`` on, of the ``k``-th block of channels, once its slot is empty."""
-    BOXES: gl.constexpr = C.tile // C.box
-    slot = step % C.x_stages
-    mbarrier.wait(ring.empty.index(slot), ((step // C.x_stages) & 1) ^ 1)
-    bar = ring.full.index(slot)
-    mbarrier.expect(bar, C.strip * C.depth * C.itemsize)
-    at = slot * C.strip
-    for i in gl.static_range(BOXES):
-        target = view(ring.slots, at + i * C.box, C.box, C, SWIZZLED)
-        place = [row + i * C.box, k * C.depth]
-        async_load(x, place, bar, target)
-    if C.halo > 0:
-        target = view(ring.slots, at + C.tile, C.halo, C, SWIZZLED)
-        place = [row + C.tile, k * C.depth]
-        async_load(halo, place, bar, target)
-
-
-@gluon.jit
-def forth_and_back(at, count, turn, C: gl.constexpr):
-    """Number ``at`` of ``count``; those of every other turn from the last on, where ``C.back``."""
-    if C.back:
-        return gl.where(turn % 2 == 1, count - 1 - at, at)
-    else:
-        return at
-
-
-@gluon.jit
-def feed_strips(
-    x, halo, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr
-):
-    """Rows of input for all width taps at once; what lies outside the copy reads as zero."""
-    blocks = blocks_of_input(sizes, C)
-    step = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        turn = tile // gl.num_programs(0)
-        here = locate(tile, sizes, P, C)
-        start = first_row(here.block, sizes, P, C) + sizes.low
-        fd, nd, _ = taps_of_depth(here, sizes, P)
-        fh, nh, _ = taps_of_height(here, sizes, P)
-        for i in range(nd * nh):
-            tap = forth_and_back(i, nd * nh, turn, C)
-            line = (fd - tap // nh * P.step[0]) * sizes.high + fh - tap % nh * P.step[1]
-            row = start + line * sizes.wide
-            for k in range(blocks):
-                block = forth_and_back(k, blocks, turn, C)
-                feed_strip(x, halo, ring, step, row, block, C, SWIZZLED)
-                step += 1
-
-
-@gluon.jit
-def feed_taps(w, ring, step, first, line, k, kept, P: gl.constexpr, C: gl.constexpr):
-    """Weights of all width taps for one strip, each once its slot is empty; the step after them."""
-    TAPS: gl.constexpr = len(P.taps)
-    for i in gl.static_range(TAPS):
-        slot = step % C.w_stages
-        mbarrier.wait(ring.empty.index(slot), ((step // C.w_stages) & 1) ^ 1)
-        bar = ring.full.index(slot)
-        mbarrier.expect(bar, C.channels * C.depth * C.itemsize)
-        column = (line + P.taps[i][2]) * kept + k * C.depth
-        async_load(w, [first, column], bar, ring.slots.index(slot))
-        step += 1
-    return step
-
-
-@gluon.jit
-def feed_forth(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
-    """Weights of one tap and one block of channels after the other, in the order of use.
-
-    The last block may reach into the next slot: the strip is zero there.
-    """
-    blocks = blocks_of_input(sizes, C)
-    if C.hold:  # those of the first tile serve all
-        tiles = gl.minimum(tiles, gl.program_id(0) + 1)
-    step = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        here = locate(tile, sizes, P, C)
-        _, nd, sd = taps_of_depth(here, sizes, P)
-        _, nh, sh = taps_of_height(here, sizes, P)
-        for tap in range(nd * nh):
-            line = ((sd + tap // nh) * P.slots[1] + sh + tap % nh) * P.slots[2]
-            for k in range(blocks):
-                step = feed_taps(w, ring, step, here.channel, line, k, sizes.kept, P, C)
-
-
-@gluon.jit
-def feed_one(w, ring, at, here, sizes, P: gl.constexpr, C: gl.constexpr):
-    """Weights number ``at`` of a class, in the order of use, into the slot that is theirs."""
-    TAPS: gl.constexpr = len(P.taps)
-    blocks = blocks_of_input(sizes, C)
-    _, nd, sd = taps_of_depth(here, sizes, P)
-    _, nh, sh = taps_of_height(here, sizes, P)
-    tap = at // TAPS // blocks
-    slot = ((sd + tap // nh) * P.slots[1] + sh + tap % nh) * P.slots[2]
-    for i in gl.static_range(TAPS):
-        slot += gl.where(at % TAPS == i, P.taps[i][2], 0)
-    column = slot * sizes.kept + at // TAPS % blocks * C.depth
-    bar = ring.full.index(at % C.w_stages)
-    mbarrier.expect(bar, C.channels * C.depth * C.itemsize)
-    async_load(w, [here.channel, column], bar, ring.slots.index(at % C.w_stages))
-
-
-@gluon.jit
-def feed_back(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
-    """Weights of one class, forth for one tile and back for the next, which starts with those
-    that are still there.
-
-    At least half of them fit. Those in the middle stay where they are; of the others, first and
-    last ones share slots, and each filling serves the end of one tile and the start of the next.
-    """
-    here = locate(gl.program_id(0), sizes, P, C)
-    count = weights_of_class(here, sizes, P, C)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        turn = tile // gl.num_programs(0)
-        if turn == 0:
-            for i in range(C.w_stages):
-                feed_one(w, ring, i, here, sizes, P, C)
-        for i in range(C.w_stages, count):
-            at = forth_and_back(i, count, turn, C)
-            mbarrier.wait(ring.empty.index(at % C.w_stages), turn & 1)
-            feed_one(w, ring, at, here, sizes, P, C)
-
-
-@gluon.jit
-def weights_of_class(here, sizes, P: gl.constexpr, C: gl.constexpr):
-    """Blocks of weights that a tile meets."""
-    _, nd, _ = taps_of_depth(here, sizes, P)
-    _, nh, _ = taps_of_height(here, sizes, P)
-    return nd * nh * blocks_of_input(sizes, C) * len(P.taps)
-
-
-@gluon.jit
-def walked(i, count, turn, CONSUMER: gl.constexpr, C: gl.constexpr):
-    """The slot of a tile's ``i``-th weights of ``feed_back``, the phase of their filling, and
-    whether their slot is filled anew after the next tile or this one."""
-    at = count - 1 - i if CONSUMER == 1 else i
-    first = i < count - C.w_stages
-    last = i >= C.w_stages
-    phase = gl.where(first, turn, gl.where(last, turn + 1, 0)) & 1
-    return at % C.w_stages, phase, first | last
-
-
-@gluon.jit
-def feed_weights(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
-    """Weights in the order of use."""
-    if C.back:
-        feed_back(w, ring, tiles, sizes, P, C)
-    else:
-        feed_forth(w, ring, tiles, sizes, P, C)
 
 
 @gluon.constexpr_function
