@@ -68,7 +68,8 @@ def taps_in_turn(pattern, config, consumer):
 def release(weights, step, begun, count, turn, CONSUMER: gl.constexpr, C: gl.constexpr):
     """Let go of the weights of the step before, if it was one of this tile's."""
     if C.back:
-        last, _, moves = walked(step - 1 - begun, count, turn, CONSUMER, C)
+        before = gl.maximum(step - 1 - begun, 0)
+        last, _, moves = walked(before, count, turn, CONSUMER, C)
         mbarrier.arrive(weights.empty.index(last), pred=(step > begun) & moves)
     elif not C.hold:
         last = (step + C.w_stages - 1) % C.w_stages
