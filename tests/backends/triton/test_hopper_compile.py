@@ -289,7 +289,7 @@ TURNS = {
 @pytest.mark.parametrize(
     "name",
     [
-        each if each.startswith("softmax") else pytest.param(each, marks=pytest.mark.long)
+        each if each == "softmax tf32" else pytest.param(each, marks=pytest.mark.long)
         for each in TURNS
     ],
 )
