@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import Triton, calls
+from transfuse.backends.triton.engines.hopper_strip import strip_layout, strip_turns
+from transfuse.backends.triton.engines.hopper_strip.strip_layout import StripTiling
 from transfuse.backends.triton.gpu import Gpu
 from transfuse.backends.triton.installed import any_row
 from transfuse.chain import Chain
@@ -93,6 +96,12 @@ def built(chain: Chain, problem: Problem) -> tuple[set[str], set[tuple[str, str]
     ],
 )
 def test_builds(name: str, layout: str) -> None:
+    counts = count(name, layout)
+    assert 0 < max(counts.values()) <= MOST, counts
+
+
+def count(name: str, layout: str) -> Counter[str]:
+    """Builds of each kernel."""
     text, then = PATTERNS[name]
     channels, outputs, *kernel = text.split()
     rank = RANKS.get(name, 2)
@@ -111,4 +120,22 @@ def test_builds(name: str, layout: str) -> None:
     print(dict(counts), dict(engines))
     engine = "hopper_window" if name.startswith("window") else "hopper_strip"
     assert engines[engine] > SIZES // 10, engines
-    assert 0 < max(counts.values()) <= MOST, counts
+    return counts
+
+
+@pytest.mark.skipif(not any_row(), reason="Gluon views no rows from any one on")
+@pytest.mark.parametrize(
+    "name", ["softmax", pytest.param("a statistic of the batch", marks=pytest.mark.long)]
+)
+def test_builds_in_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more where consumers take turns."""
+    usual, found = strip_layout.choose, []
+
+    def choose(*of: Any) -> StripTiling | None:
+        found.append(next(strip_turns.configs(*of), usual(*of)))
+        return found[-1]
+
+    monkeypatch.setattr(strip_layout, "choose", choose)
+    counts = count(name, "contiguous")
+    assert 0 < counts["convolve_strip"] <= MOST, counts
+    assert any(each is not None and each.own for each in found)

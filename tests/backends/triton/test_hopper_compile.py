@@ -18,6 +18,7 @@ from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 from triton.experimental.gluon.language import NVMMASharedLayout  # noqa: E402
 
+from transfuse.backends.triton.engines.hopper_strip import strip_turns  # noqa: E402
 from transfuse.backends.triton.engines.hopper_strip.strip_geometry import (  # noqa: E402
     ResultLayout,
     StripGeometry,
@@ -249,8 +250,14 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     kind, trial = TRIALS[name]
     itemsize = 4 if kind == "fp32" else 2
     each = chosen(trial, itemsize)
+    assert each.config.axis == trial.axis
+    assert_fast(kind, trial, each, tmp_path)
+
+
+def assert_fast(kind: str, trial: Trial, each: Chosen, tmp_path: Path) -> None:
+    """Operands go from shared memory to the tensor cores, sums and results stay in registers."""
     geometry, config = each.geometry, each.config
-    assert config.axis == trial.axis
+    itemsize = config.itemsize
     kernel = build(kind, each)
     ptx, ttgir = kernel.asm["ptx"], kernel.asm["ttgir"]
     steps = config.depth * itemsize // 32
@@ -260,7 +267,6 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     products = len(geometry.taps) * steps + biased * geometry.joined
     assert ptx.count("wgmma.mma_async") == config.consumers * products * (rows // 64)
     assert "cp.async.bulk.tensor.2d.shared" in ptx
-    # Operands go from shared memory to the tensor cores, never through registers.
     assert "ttg.local_load" not in ttgir
     assert kernel.metadata.shared <= each.room <= SHARED
     assert spilled(ptx, tmp_path) <= 64
@@ -268,6 +274,33 @@ def test_machine_code(name: str, tmp_path: Path) -> None:
     if config.store != "tile":
         stores = re.findall(r"st\.global\.(?:v(\d)\.)?b(\d+)", ptx)
         assert 8 * itemsize * config.vector in {int(many or 1) * int(bits) for many, bits in stores}
+
+
+TURNS = {
+    "softmax tf32": ("fp32", SOFT),  # more than half of the weights stay
+    "softmax fp16": ("fp16", SOFT),  # all of them
+    "channels last": ("fp16", replace(SOFT, last=True)),
+    "tanh tf32": ("fp32", Trial(8, 64, 64, (Axis(256, 4, 2, 1, 1, 1),) * 2, ops=("add", "tanh"))),
+    "a statistic": ("bf16", Trial(4, 32, 64, (Axis(60, 4, 2, 1),) * 2, late="moments")),
+}
+
+
+@strips
+@pytest.mark.parametrize(
+    "name",
+    [
+        each if each == "softmax tf32" else pytest.param(each, marks=pytest.mark.long)
+        for each in TURNS
+    ],
+)
+def test_consumers_take_turns(name: str, tmp_path: Path) -> None:
+    kind, trial = TURNS[name]
+    each = chosen(trial, 4 if kind == "fp32" else 2)
+    found = strip_turns.configs(each.geometry, each.config.itemsize, each.after, each.results)
+    config = next(found)
+    assert config.own
+    assert config.back == (name == "softmax tf32")
+    assert_fast(kind, trial, replace(each, config=config), tmp_path)
 
 
 @pytest.mark.long

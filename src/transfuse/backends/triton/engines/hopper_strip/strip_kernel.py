@@ -4,8 +4,9 @@
 A *strip* holds the rows that all width taps of a tile read, for one tap of depth and height and
 one block of channels. Each tap is a view of the strip from another row on: the tensor cores read
 rows from any start, also one that is no multiple of the swizzle. Strips and weights come through
-two rings; programs stay and walk over tiles, so that copies run ahead into the next tile while
-the last one is finished and stored (``strip_store.py``).
+two rings (``strip_feed.py``); programs stay and walk over tiles, so that copies run ahead into the
+next tile while the last one is finished and stored (``strip_store.py``). The two consumers share
+each tile, or have tiles of their own: then one multiplies while the other finishes, in turns.
 
 Bodies of inner loops are functions of their own: Triton's front end goes through the body of a loop
 twice, so through that of five loops 32 times, but through a function once.
@@ -20,175 +21,32 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from transfuse.backends.triton.engines.hopper_records import Results, Ring, StripSizes, StripTile
-from transfuse.backends.triton.engines.hopper_strip.strip_store import finish_tile, quotient
+from transfuse.backends.triton.engines.hopper_records import Results, Ring, StripSizes
+from transfuse.backends.triton.engines.hopper_strip.strip_feed import (
+    feed_strips,
+    feed_weights,
+    walked,
+)
+from transfuse.backends.triton.engines.hopper_strip.strip_store import finish_tile
+from transfuse.backends.triton.engines.hopper_strip.strip_tiles import (
+    blocks_of_input,
+    locate,
+    taps_of_depth,
+    taps_of_height,
+    view,
+    weights_of_class,
+)
 from transfuse.backends.triton.epilogue.records import Operands
-from transfuse.backends.triton.told_kernel import plain
-from transfuse.backends.triton.versions import async_load, reinterpret
-
-
-@gluon.jit
-def pick(told, at):
-    """Number ``at`` of those that a kernel was told, for an index known only at run time."""
-    found = plain(told[0])
-    for i in gl.static_range(1, len(told)):
-        found = gl.where(at == i, plain(told[i]), found)
-    return found
-
-
-@gluon.jit
-def entry(entries, FROM: gl.constexpr, COUNT: gl.constexpr, at):
-    """first, count, slot of one of ``COUNT`` classes (or members) of an axis, from ``FROM`` on."""
-    first = plain(entries[3 * FROM])
-    count = plain(entries[3 * FROM + 1])
-    slot = plain(entries[3 * FROM + 2])
-    for i in gl.static_range(FROM + 1, FROM + COUNT):
-        here = at == i - FROM
-        first = gl.where(here, plain(entries[3 * i]), first)
-        count = gl.where(here, plain(entries[3 * i + 1]), count)
-        slot = gl.where(here, plain(entries[3 * i + 2]), slot)
-    return first, count, slot
-
-
-@gluon.jit
-def taps_of_depth(tile, sizes, P: gl.constexpr):
-    """first, count, slot of a tile's class of depth."""
-    return entry(sizes.entries, 0, P.classes[0], tile.cd)
-
-
-@gluon.jit
-def taps_of_height(tile, sizes, P: gl.constexpr):
-    """first, count, slot of a tile's class of height."""
-    return entry(sizes.entries, P.classes[0], P.classes[1], tile.ch)
-
-
-@gluon.jit
-def blocks_of_input(sizes, C: gl.constexpr):
-    """Blocks of the channels that are summed over."""
-    return (sizes.kept + C.depth - 1) // C.depth
-
-
-@gluon.jit
-def locate(tile, sizes, P: gl.constexpr, C: gl.constexpr):
-    """The block of anchors of a tile, its classes of depth and height, its first channel.
-
-    Neighbours in time share their anchors, so the rows they read are still in the cache and the
-    lines they both write meet there. Classes differ in work: a program meets all of them in turn,
-    unless it holds the weights of one.
-    """
-    CLASSES: gl.constexpr = P.classes[0] * P.classes[1]
-    if P.alone:
-        columns = 1
-    else:
-        columns = (sizes.channels + C.channels - 1) // C.channels
-    of_block = CLASSES * columns
-    block = tile // of_block
-    rest = tile % of_block
-    if not C.hold:
-        turn = block // gl.maximum(gl.num_programs(0) // of_block, 1)
-        rest = (tile + turn) % of_block
-    of_class = rest // columns
-    first = rest % columns * C.channels
-    return StripTile(block, of_class // P.classes[1], of_class % P.classes[1], first)
-
-
-@gluon.jit
-def first_row(block, sizes, P: gl.constexpr, C: gl.constexpr):
-    """The row of a block's first anchor."""
-    if P.cross:
-        return block * C.tile
-    else:
-        n = quotient(2 * block, sizes.by_tiles)
-        return n * sizes.sample + (block - n * sizes.tiles_of_sample) * C.tile
-
-
-@gluon.jit
-def view(ring, row, ROWS: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr):
-    """``ROWS`` rows of a ring of strips, from any row on."""
-    return reinterpret(ring.index(row), ring.dtype, [ROWS, C.depth], SWIZZLED)
-
-
-@gluon.jit
-def feed_strip(x, halo, ring, step, row, k, C: gl.constexpr, SWIZZLED: gl.constexpr):
-    """One strip from ``row`` on, of the ``k``-th block of channels, once its slot is empty."""
-    BOXES: gl.constexpr = C.tile // C.box
-    slot = step % C.x_stages
-    mbarrier.wait(ring.empty.index(slot), ((step // C.x_stages) & 1) ^ 1)
-    bar = ring.full.index(slot)
-    mbarrier.expect(bar, C.strip * C.depth * C.itemsize)
-    at = slot * C.strip
-    for i in gl.static_range(BOXES):
-        target = view(ring.slots, at + i * C.box, C.box, C, SWIZZLED)
-        place = [row + i * C.box, k * C.depth]
-        async_load(x, place, bar, target)
-    if C.halo > 0:
-        target = view(ring.slots, at + C.tile, C.halo, C, SWIZZLED)
-        place = [row + C.tile, k * C.depth]
-        async_load(halo, place, bar, target)
-
-
-@gluon.jit
-def feed_strips(
-    x, halo, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr
-):
-    """Rows of input for all width taps at once; what lies outside the copy reads as zero."""
-    blocks = blocks_of_input(sizes, C)
-    step = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        here = locate(tile, sizes, P, C)
-        start = first_row(here.block, sizes, P, C) + sizes.low
-        fd, nd, _ = taps_of_depth(here, sizes, P)
-        fh, nh, _ = taps_of_height(here, sizes, P)
-        for tap in range(nd * nh):
-            line = (fd - tap // nh * P.step[0]) * sizes.high + fh - tap % nh * P.step[1]
-            row = start + line * sizes.wide
-            for k in range(blocks):
-                feed_strip(x, halo, ring, step, row, k, C, SWIZZLED)
-                step += 1
-
-
-@gluon.jit
-def feed_taps(w, ring, step, first, line, k, kept, P: gl.constexpr, C: gl.constexpr):
-    """Weights of all width taps for one strip, each once its slot is empty; the step after them."""
-    TAPS: gl.constexpr = len(P.taps)
-    for i in gl.static_range(TAPS):
-        slot = step % C.w_stages
-        mbarrier.wait(ring.empty.index(slot), ((step // C.w_stages) & 1) ^ 1)
-        bar = ring.full.index(slot)
-        mbarrier.expect(bar, C.channels * C.depth * C.itemsize)
-        column = (line + P.taps[i][2]) * kept + k * C.depth
-        async_load(w, [first, column], bar, ring.slots.index(slot))
-        step += 1
-    return step
-
-
-@gluon.jit
-def feed_weights(w, ring, tiles, sizes, P: gl.constexpr, C: gl.constexpr):
-    """Weights of one tap and one block of channels after the other, in the order of use.
-
-    The last block may reach into the next slot: the strip is zero there.
-    """
-    blocks = blocks_of_input(sizes, C)
-    if C.hold:  # those of the first tile serve all
-        tiles = gl.minimum(tiles, gl.program_id(0) + 1)
-    step = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        here = locate(tile, sizes, P, C)
-        _, nd, sd = taps_of_depth(here, sizes, P)
-        _, nh, sh = taps_of_height(here, sizes, P)
-        for tap in range(nd * nh):
-            line = ((sd + tap // nh) * P.slots[1] + sh + tap % nh) * P.slots[2]
-            for k in range(blocks):
-                step = feed_taps(w, ring, step, here.channel, line, k, sizes.kept, P, C)
 
 
 @gluon.constexpr_function
 def flying(tap, pattern, config):
     """Products that may stay in flight after one tap: itself, so that those before let go.
 
-    Weights that are held are asked for by nobody: a strip is let go of as a whole.
+    Weights that are held are asked for by nobody: a strip is let go of as a whole. Where consumers
+    take turns, the next turn begins as few products before the end of this one.
     """
-    return len(pattern.taps) if config.hold and tap > 0 else 1
+    return len(pattern.taps) if config.hold and tap > 0 and not config.own else 1
 
 
 @gluon.jit
@@ -200,29 +58,53 @@ def multiply(rows, slot, acc, C: gl.constexpr):
         return warpgroup_mma(rows, slot.permute([1, 0]), acc, is_async=True)
 
 
+@gluon.constexpr_function
+def taps_in_turn(pattern, config, consumer):
+    """Width taps as a consumer meets them."""
+    return pattern.taps[::-1] if config.back and consumer == 1 else pattern.taps
+
+
+@gluon.jit
+def release(weights, step, begun, count, turn, CONSUMER: gl.constexpr, C: gl.constexpr):
+    """Let go of the weights of the step before, if it was one of this tile's."""
+    if C.back:
+        before = gl.maximum(step - 1 - begun, 0)
+        last, _, moves = walked(before, count, turn, CONSUMER, C)
+        mbarrier.arrive(weights.empty.index(last), pred=(step > begun) & moves)
+    elif not C.hold:
+        last = (step + C.w_stages - 1) % C.w_stages
+        mbarrier.arrive(weights.empty.index(last), pred=step > begun)
+
+
 @gluon.jit
 def multiply_strip(
-    sums, rings, strip, step, begun, s,
+    sums, rings, strip, step, begun, s, count, turn,
     CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr,
 ):  # fmt: skip
     """The sums after all width taps of one strip, the last still in flight; the step after them.
 
-    ``s`` strips and the steps from ``begun`` on were this tile's before.
+    ``s`` strips and the steps from ``begun`` on were this tile's before. ``turn`` is the tile's
+    number among its program's, ``count`` that of its weights.
     """
     TAPS: gl.constexpr = len(P.taps)
+    PART: gl.constexpr = 0 if C.own else CONSUMER
+    EACH: gl.constexpr = taps_in_turn(P, C, CONSUMER)
     even, odd = sums
-    strips, weights, _ = rings
+    strips, weights, _, _ = rings
     x_slot = strip % C.x_stages
     mbarrier.wait(strips.full.index(x_slot), (strip // C.x_stages) & 1)
-    first = x_slot * C.strip + CONSUMER * C.positions
+    first = x_slot * C.strip + PART * C.positions
     for i in gl.static_range(TAPS):
         if C.hold:
             w_slot = step - begun
+        elif C.back:
+            w_slot, phase, _ = walked(step - begun, count, turn, CONSUMER, C)
+            mbarrier.wait(weights.full.index(w_slot), phase)
         else:
             w_slot = step % C.w_stages
             mbarrier.wait(weights.full.index(w_slot), (step // C.w_stages) & 1)
-        rows = view(strips.slots, first + P.taps[i][1], C.positions, C, SWIZZLED)
-        if P.taps[i][0] == 0:
+        rows = view(strips.slots, first + EACH[i][1], C.positions, C, SWIZZLED)
+        if EACH[i][0] == 0:
             even = multiply(rows, weights.slots.index(w_slot), even, C)
         else:
             odd = multiply(rows, weights.slots.index(w_slot), odd, C)
@@ -230,9 +112,7 @@ def multiply_strip(
             even, odd = warpgroup_mma_wait(flying(i, P, C), deps=[even, odd])
         else:
             even = warpgroup_mma_wait(flying(i, P, C), deps=[even])
-        if not C.hold:
-            last = (step + C.w_stages - 1) % C.w_stages
-            mbarrier.arrive(weights.empty.index(last), pred=step > begun)
+        release(weights, step, begun, count, turn, CONSUMER, C)
         if i == 0:
             last = (strip + C.x_stages - 1) % C.x_stages
             mbarrier.arrive(strips.empty.index(last), pred=s > 0)
@@ -245,14 +125,15 @@ def consume(
     rings, results, counts, sizes, CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr,
     A: gl.constexpr, SWIZZLED: gl.constexpr, ACC: gl.constexpr,
 ):  # fmt: skip
-    """One consumer: its half of every tile, multiplied, finished and stored.
+    """One consumer: its half of every tile, or every other tile, multiplied, finished and stored.
 
-    ``rings``: of strips, of weights, and the product that sums start from, if there is one.
+    ``rings``: of strips, of weights; the product that sums start from, if there is one; barriers
+    that tell that one consumer's products are on their way, if the other waits for that.
     ``counts``: how many tiles there are, and ``more``, see below.
     """
     tiles, more = counts
     blocks = blocks_of_input(sizes, C)
-    strips, weights, bias = rings
+    strips, weights, bias, begins = rings
     if C.axis == 0:
         SHAPE: gl.constexpr = [C.channels, C.positions]
     else:
@@ -264,12 +145,24 @@ def consume(
         HELD: gl.constexpr = C.w_stages
         for i in gl.static_range(HELD):
             mbarrier.wait(weights.full.index(i), 0)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+    FIRST: gl.constexpr = CONSUMER if C.own else 0
+    EVERY: gl.constexpr = 2 if C.own else 1
+    if C.back and CONSUMER == 1:  # as if it had met the first weights in a tile before the first
+        count = weights_of_class(locate(gl.program_id(0), sizes, P, C), sizes, P, C)
+        for i in range(count - C.w_stages):
+            mbarrier.arrive(weights.empty.index(i))
+    each = gl.num_programs(0)
+    for tile in range(gl.program_id(0) + FIRST * each, tiles, EVERY * each):
+        turn = tile // each
         here = locate(tile, sizes, P, C)
         _, nd, _ = taps_of_depth(here, sizes, P)
         _, nh, _ = taps_of_height(here, sizes, P)
+        count = weights_of_class(here, sizes, P, C)
         even = gl.zeros(SHAPE, gl.float32, ACC)
         odd = even
+        if C.own:
+            strip = turn * (nd * nh * blocks)  # those between were the other's
+            mbarrier.wait(begins.index(1 - CONSUMER), (turn // 2 + 1 - CONSUMER) & 1)
         if BIASED:
             ones, column = bias
             even = multiply(ones.index(0), column, even, C)
@@ -286,24 +179,26 @@ def consume(
         while rounds > 0:
             for s in range(nd * nh * blocks):
                 even, odd, step = multiply_strip(
-                    (even, odd), rings, strip, step, begun, s, CONSUMER, P, C, SWIZZLED
-                )
+                    (even, odd), rings, strip, step, begun, s, count, turn,
+                    CONSUMER, P, C, SWIZZLED,
+                )  # fmt: skip
                 strip += 1
+            if C.own:
+                mbarrier.arrive(begins.index(CONSUMER))
             if P.joined == 2:
                 even, odd = warpgroup_mma_wait(0, deps=[even, odd])
             else:
                 even = warpgroup_mma_wait(0, deps=[even])
             rounds = more
-        if not C.hold:
-            last = (step + C.w_stages - 1) % C.w_stages
-            mbarrier.arrive(weights.empty.index(last), pred=step > begun)
+        release(weights, step, begun, count, turn, CONSUMER, C)
         last = (strip + C.x_stages - 1) % C.x_stages
         mbarrier.arrive(strips.empty.index(last), pred=step > begun)
         if P.joined == 2:
             v = interleave(even, odd, C)
         else:
             v = even
-        finish_tile(v, here, results, sizes, CONSUMER, P, C, A)
+        PART: gl.constexpr = 0 if C.own else CONSUMER
+        finish_tile(v, here, results, sizes, PART, P, C, A)
 
 
 @gluon.constexpr_function
@@ -390,17 +285,22 @@ def convolve_strip(
     W_STAGES: gl.constexpr = C.w_stages
     for i in gl.static_range(X_STAGES):
         mbarrier.init(x_full.index(i), count=1)
-        mbarrier.init(x_empty.index(i), count=C.consumers)
+        mbarrier.init(x_empty.index(i), count=C.sharing)
     for i in gl.static_range(W_STAGES):
         mbarrier.init(w_full.index(i), count=1)
         mbarrier.init(w_empty.index(i), count=C.consumers)
     bias = ()
     if bias_of(P, C, A) >= 0:
         bias = bias_as_product(x, tensors, channels, P, C, A)
+    begins = ()
+    if C.own:
+        begins = gl.allocate_shared_memory(gl.int64, [2, 1], BARRIER)
+        for i in gl.static_range(2):
+            mbarrier.init(begins.index(i), count=1)
     fence_async_shared()
     strips = Ring(strips, x_full, x_empty)
     weights = Ring(weights, w_full, w_empty)
-    rings = (strips, weights, bias)
+    rings = (strips, weights, bias, begins)
     results = Results(out, Operands(tensors, numbers), partials, plane, sharing, counted)
     if C.consumers == 2:
         gl.warp_specialize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from transfuse.backends.triton.arguments import NO_MORE, At, Boxes
 from transfuse.backends.triton.draft import OUT, Draft, Partials, gathered, numbers
 from transfuse.backends.triton.engines.contract import Task, Unsuited
-from transfuse.backends.triton.engines.hopper_strip import strip_layout
+from transfuse.backends.triton.engines.hopper_strip import strip_layout, strip_turns
 from transfuse.backends.triton.engines.hopper_strip.strip_geometry import (
     ResultLayout,
     StripGeometry,
@@ -53,7 +53,8 @@ class Strips:
         stages = f"stages {each.x_stages}+{'all' if each.hold else each.w_stages}"
         store = f"store {each.store}" + (f" by {each.vector}" if each.store == "rows" else "")
         tile = f"strip {each.consumers}x{each.positions} channels {each.channels}"
-        return f"{tile} depth {each.depth} {stages} {store}"
+        turns = " in turns" if each.own else ""
+        return f"{tile}{turns} depth {each.depth} {stages} {store}"
 
 
 class HopperStrip:
@@ -103,8 +104,9 @@ class HopperStrip:
                 "multiprocessors idle"
             )
         yield found
-        for other in strip_layout.configs(geometry, draft.item, epilogue, results):
-            yield replace(found, tiling=other)
+        for layouts in (strip_layout.configs, strip_turns.configs):
+            for other in layouts(geometry, draft.item, epilogue, results):
+                yield replace(found, tiling=other)
 
     def share(self, tiles: Strips) -> float:
         return 0.5

@@ -44,11 +44,27 @@ class StripTiling:
     registers: int = 240
     hold: bool = False  # the weights of one (depth, height) class stay in shared memory
     consumers: int = 2  # warpgroups that multiply; with one, two programs share a multiprocessor
+    own: bool = False  # consumers have tiles of their own, and take turns to multiply
+
+    @property
+    def sharing(self) -> int:
+        """Consumers of one tile."""
+        return 1 if self.own else self.consumers
+
+    @property
+    def back(self) -> bool:
+        """Whether weights that do not all fit are walked forth and back, see ``strip_kernel``."""
+        return self.own and not self.hold
+
+    @property
+    def stays(self) -> bool:
+        """Whether a program stays with one class of depth and height, whose weights it keeps."""
+        return self.hold or self.own
 
     @property
     def tile(self) -> int:
-        """Anchors of one program's tile."""
-        return self.consumers * self.positions
+        """Anchors of one tile."""
+        return self.sharing * self.positions
 
     @property
     def box(self) -> int:
@@ -92,7 +108,7 @@ class StripTiling:
 
     def partials(self, geometry: StripGeometry) -> int:
         """Partials of a statistic that one tile leaves."""
-        return self.consumers * geometry.classes[0] * geometry.classes[1]
+        return self.sharing * geometry.classes[0] * geometry.classes[1]
 
     @property
     def layout(self) -> Swizzled:
@@ -101,7 +117,7 @@ class StripTiling:
 
     def programs(self, geometry: StripGeometry, multiprocessors: int) -> int:
         """As many as run at once; a program that holds weights stays with its class."""
-        if self.hold:
+        if self.stays:
             multiprocessors -= multiprocessors % self.tiles_of_block(geometry)
         return multiprocessors * (3 - self.consumers)
 

@@ -92,11 +92,11 @@ def finish_tile(
         LATE: gl.constexpr = A.late
         gl.static_assert(AXIS == 0, "a statistic takes channels first")
         # A row of partials for each channel of a sample, or of the batch.
-        OF_TILE: gl.constexpr = C.consumers * P.classes[0] * P.classes[1]
+        OF_TILE: gl.constexpr = C.sharing * P.classes[0] * P.classes[1]
         sharing = results.sharing
         row = block // sharing * results.counted + channel
         at = row.to(gl.int64) * (sharing * OF_TILE)
-        at += block % sharing * OF_TILE + (cd * P.classes[1] + ch) * C.consumers + CONSUMER
+        at += block % sharing * OF_TILE + (cd * P.classes[1] + ch) * C.sharing + CONSUMER
         put(results.partials + at, results.plane, gather(v, there, LATE), live)
     if A.stored:
         v = narrow(v, out.dtype.element_ty)

@@ -17,12 +17,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from transfuse.backends.triton.engines.hopper_records import Results, Ring, WindowSizes
-from transfuse.backends.triton.engines.hopper_strip.strip_kernel import (
+from transfuse.backends.triton.engines.hopper_strip.strip_store import alive, write
+from transfuse.backends.triton.engines.hopper_strip.strip_tiles import (
     blocks_of_input,
     entry,
     pick,
 )
-from transfuse.backends.triton.engines.hopper_strip.strip_store import alive, write
 from transfuse.backends.triton.engines.hopper_window import window_layout
 from transfuse.backends.triton.epilogue.arithmetic import larger, narrow
 from transfuse.backends.triton.epilogue.records import Channels, Operands
