@@ -46,14 +46,14 @@ def finite(weight, sizes, T: tl.constexpr, ACC: tl.constexpr):
 
 
 @triton.jit
-def back(tap: tl.constexpr, strides, T: tl.constexpr):
+def back(strides, T: tl.constexpr, TAP: tl.constexpr):
     """How far before an anchor's own input that of a tap lies."""
-    d, h, w = tap
-    far = plain(strides[2]).to(tl.int64) * d + plain(strides[3]).to(tl.int64) * h
+    far = plain(strides[2]).to(tl.int64) * T.taps[TAP][0]
+    far += plain(strides[3]).to(tl.int64) * T.taps[TAP][1]
     if T.inner == BY_WIDTH:
-        return far + w
+        return far + T.taps[TAP][2]
     else:
-        far += plain(strides[4]).to(tl.int64) * w
+        far += plain(strides[4]).to(tl.int64) * T.taps[TAP][2]
         if T.pieces:
             far = tl.multiple_of(far, T.together)
         return far
@@ -66,18 +66,24 @@ def among(at, j, size):
 
 
 @triton.jit
-def reached(at, tap: tl.constexpr, sizes, T: tl.constexpr):
+def reached(at, sizes, T: tl.constexpr, TAP: tl.constexpr):
     """For which anchors a tap finds an input; None: for all."""
     d, h, w = at
     there = None
     if T.leaves[0]:
-        there = among(d, tap[0], sizes.inputs[0])
+        there = among(d, T.taps[TAP][0], sizes.inputs[0])
     if T.leaves[1]:
-        here = among(h, tap[1], sizes.inputs[1])
-        there = here if there is None else there & here
+        here = among(h, T.taps[TAP][1], sizes.inputs[1])
+        if there is None:
+            there = here
+        else:
+            there &= here
     if T.leaves[2]:
-        here = among(w, tap[2], sizes.inputs[2])
-        there = here if there is None else there & here
+        here = among(w, T.taps[TAP][2], sizes.inputs[2])
+        if there is None:
+            there = here
+        else:
+            there &= here
     return there
 
 
@@ -99,17 +105,18 @@ def apart(v, COUNT: tl.constexpr):
 
 @triton.jit
 def inputs_of(source, there, ci, strides, T: tl.constexpr, ACC: tl.constexpr):
-    """The channels of a step that one tap reads, a tuple of so many anchors."""
+    """The channels of a step that one tap reads: a tuple."""
+    TOGETHER: tl.constexpr = T.together
     if T.pieces:
-        ci = tl.multiple_of(ci, T.together)
-        piece = (source + ci)[:, None] + tl.arange(0, T.together)[None, :]
+        ci = tl.multiple_of(ci, TOGETHER)
+        piece = (source + ci)[:, None] + tl.arange(0, TOGETHER)[None, :]
         if there is None:
-            return apart(tl.load(piece).to(ACC), T.together)
+            return apart(tl.load(piece).to(ACC), TOGETHER)
         else:
-            return apart(tl.load(piece, mask=there[:, None], other=0.0).to(ACC), T.together)
+            return apart(tl.load(piece, mask=there[:, None], other=0.0).to(ACC), TOGETHER)
     else:
         found = ()
-        for i in tl.static_range(T.together):
+        for i in tl.static_range(TOGETHER):
             channel = source + (ci + i).to(tl.int64) * plain(strides[1])
             if there is None:
                 found = found + (tl.load(channel).to(ACC),)
@@ -121,11 +128,12 @@ def inputs_of(source, there, ci, strides, T: tl.constexpr, ACC: tl.constexpr):
 @triton.jit
 def added(acc, x, there, weight, sizes, T: tl.constexpr, TAP: tl.constexpr, CAREFUL: tl.constexpr):
     """The sums with what one tap gives. ``CAREFUL``: an input that is not there is no factor."""
+    TOGETHER: tl.constexpr = T.together
     found = ()
     for i in tl.static_range(len(acc)):
         one = acc[i]
         if T.factors[TAP][i] >= 0:
-            for c in tl.static_range(T.together):
+            for c in tl.static_range(TOGETHER):
                 place = weight + plain(sizes.weights).to(tl.int64) * c + T.factors[TAP][i]
                 more = one + x[c] * tl.load(place).to(one.dtype)
                 if CAREFUL and there is not None:
@@ -140,15 +148,16 @@ def added(acc, x, there, weight, sizes, T: tl.constexpr, TAP: tl.constexpr, CARE
 def sums(source, at, weight, sizes, T: tl.constexpr, ACC: tl.constexpr, CAREFUL: tl.constexpr):
     """All sums of the anchors whose inputs lie ``at`` a place: a tuple."""
     ANCHORS: tl.constexpr = T.anchors
+    SUMS: tl.constexpr = T.sums
     acc = ()
-    for _ in tl.static_range(T.sums):
+    for _ in tl.static_range(SUMS):
         acc = acc + (tl.zeros([ANCHORS], ACC),)
     for step in range(plain(sizes.steps)):
         ci = step * T.together
         first = weight + ci.to(tl.int64) * plain(sizes.weights)
         for tap in tl.static_range(len(T.taps)):
-            there = reached(at, T.taps[tap], sizes, T)
-            from_tap = source - back(T.taps[tap], sizes.source, T)
+            there = reached(at, sizes, T, tap)
+            from_tap = source - back(sizes.source, T, tap)
             x = inputs_of(from_tap, there, ci, sizes.source, T, ACC)
             acc = added(acc, x, there, first, sizes, T, tap, CAREFUL)
     return acc
@@ -193,11 +202,13 @@ def anchor_of(anchor, sizes):
 @triton.jit
 def places(n, start, row: tl.constexpr, sizes, T: tl.constexpr):
     """Where the positions of a tile lie, and which of them are results."""
-    p = tl.arange(0, T.anchors * T.wide)
-    anchor = start + p // T.wide
-    phase = p % T.wide
+    ANCHORS: tl.constexpr = T.anchors
+    WIDE: tl.constexpr = T.wide
+    p = tl.arange(0, ANCHORS * WIDE)
+    anchor = start + p // WIDE
+    phase = p % WIDE
     there = anchor < plain(sizes.anchors)
-    if T.wide > T.stride[2]:
+    if WIDE > T.stride[2]:
         there &= phase < T.stride[2]
     d, h, w = anchor_of(anchor, sizes)
     d = d * T.stride[0] + row // T.stride[1]
@@ -219,15 +230,17 @@ def few_outputs(
 ):  # fmt: skip
     """Program (sample, anchors): a tile of them, and all that follows it."""
     AFTER: tl.constexpr = A.after
+    ANCHORS: tl.constexpr = T.anchors
     CHANNELS: tl.constexpr = T.channels
     STORED: tl.constexpr = 1 if A.summed else CHANNELS
+    ROWS: tl.constexpr = T.stride[0] * T.stride[1]
     UNIT: tl.constexpr = T.unit
     WHOLE: tl.constexpr = CHANNELS == T.outputs
     operands = Operands(tensors, numbers, strides)
     n, block = parted(tl.program_id(0), sizes.blocks)
     start = block * T.anchors
     # Those past the last anchor read what it reads.
-    anchor = tl.minimum(start + tl.arange(0, T.anchors), plain(sizes.anchors) - 1)
+    anchor = tl.minimum(start + tl.arange(0, ANCHORS), plain(sizes.anchors) - 1)
     d, h, w = anchor_of(anchor, sizes)
     d += plain(sizes.first[0])
     h += plain(sizes.first[1])
@@ -254,7 +267,7 @@ def few_outputs(
     channels = Channels(channel, channel < T.outputs)
     stored = tl.arange(0, STORED)
     into = Channels(stored, stored < T.outputs)
-    for row in tl.static_range(T.stride[0] * T.stride[1]):
+    for row in tl.static_range(ROWS):
         spot, there = places(n, start, row, sizes, T)
         v = tile_of(acc, row, T)
         v = apply_ops(v, channels, there, n, operands, AFTER, 0, WHOLE, spot)
