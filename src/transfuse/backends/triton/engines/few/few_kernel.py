@@ -48,6 +48,7 @@ def finite(weight, sizes, T: tl.constexpr, ACC: tl.constexpr):
 @triton.jit
 def back(strides, T: tl.constexpr, TAP: tl.constexpr):
     """How far before an anchor's own input that of a tap lies."""
+    TOGETHER: tl.constexpr = T.together
     far = plain(strides[2]).to(tl.int64) * T.taps[TAP][0]
     far += plain(strides[3]).to(tl.int64) * T.taps[TAP][1]
     if T.inner == BY_WIDTH:
@@ -55,7 +56,7 @@ def back(strides, T: tl.constexpr, TAP: tl.constexpr):
     else:
         far += plain(strides[4]).to(tl.int64) * T.taps[TAP][2]
         if T.pieces:
-            far = tl.multiple_of(far, T.together)
+            far = tl.multiple_of(far, TOGETHER)
         return far
 
 
@@ -234,6 +235,7 @@ def few_outputs(
     CHANNELS: tl.constexpr = T.channels
     STORED: tl.constexpr = 1 if A.summed else CHANNELS
     ROWS: tl.constexpr = T.stride[0] * T.stride[1]
+    TOGETHER: tl.constexpr = T.together
     UNIT: tl.constexpr = T.unit
     WHOLE: tl.constexpr = CHANNELS == T.outputs
     operands = Operands(tensors, numbers, strides)
@@ -253,7 +255,7 @@ def few_outputs(
         source += w.to(tl.int64) * plain(sizes.source[4])
     source += n.to(tl.int64) * plain(sizes.source[0])
     if T.pieces:
-        source = tl.multiple_of(source, T.together)
+        source = tl.multiple_of(source, TOGETHER)
     source = x + source
     if T.outside:
         # Zeros stand for what is not there, and times NaN or Inf they would be NaN.

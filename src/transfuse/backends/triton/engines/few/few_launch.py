@@ -8,6 +8,7 @@ from transfuse.backends.triton.draft import WEIGHT, Draft, X, gathered, numbers,
 from transfuse.backends.triton.engines.contract import Task, Unsuited
 from transfuse.backends.triton.engines.few.few_records import FewSizes, FewTile
 from transfuse.backends.triton.engines.few.few_tiling import (
+    TOGETHER,
     WARPS,
     FewTiling,
     FewWork,
@@ -27,8 +28,9 @@ from transfuse.backends.triton.told import all_told, divisor, told
 
 CONVOLVE = Kernel("engines.few.few_kernel", "few_outputs", static=3)
 
-TOGETHER = 4
-"""Channels of the input that one load takes, where they lie side by side."""
+THIRD = 168
+"""Registers of a thread where three programs share a multiprocessor. What is loaded in pieces takes
+more."""
 
 
 class Few:
@@ -52,17 +54,15 @@ class Few:
         count = prod(anchors_of(task).each("anchors"))
         if count >= 2**31:
             raise Unsuited(f"{count} positions have no 32-bit numbers")
-        processors, work = draft.gpu.multiprocessors, FewWork.of(core)
-        found = [*space(work, in_pieces(draft), processors)]
-        if not found:
-            raise Unsuited(f"steps of {TOGETHER} channels are too long")
-        theirs = with_tensor_cores(core) / seconds(core, found[0], processors)
+        processors, beside = draft.gpu.multiprocessors, inner(draft.x_strides) == WIDTH_AXIS
+        found = [*space(FewWork.of(core, beside), in_pieces(draft), processors)]
+        theirs = with_tensor_cores(core) / seconds(core, beside, found[0], processors)
         if theirs < 1:
-            raise Unsuited(f"tensor cores are expected to take {theirs:.1f} of its time")
+            raise Unsuited(f"tensor cores are expected to take {theirs:.2f} of its time")
         yield from found
 
     def share(self, tiles: FewTiling) -> float:
-        return 0.04
+        return 0.05
 
     def emit(self, task: Task, tiles: FewTiling) -> None:
         draft, out, anchors = task.draft, task.out, anchors_of(task)
@@ -74,7 +74,10 @@ class Few:
             spread_strides(arguments), sizes_of(task, tiles, blocks), destination(out.strides),
             tile_of(task, tiles), epilogue, draft.acc,
         ]  # fmt: skip
-        draft.add(CONVOLVE, draft.core.batch * blocks, given, num_warps=WARPS)
+        options = {"num_warps": WARPS}
+        if not tiles.pieces and draft.item < 8:
+            options["maxnreg"] = THIRD
+        draft.add(CONVOLVE, draft.core.batch * blocks, given, **options)
 
 
 def anchors_of(task: Task) -> Anchors:
