@@ -29,8 +29,8 @@ from transfuse.backends.triton.told import all_told, divisor, told
 CONVOLVE = Kernel("engines.few.few_kernel", "few_outputs", static=3)
 
 THIRD = 168
-"""Registers of a thread where three programs share a multiprocessor. What is loaded in pieces takes
-more."""
+"""Registers of a thread where three programs share a multiprocessor. Where steps are of more
+channels than one, or masks of three axes, some values would go through memory."""
 
 
 class Few:
@@ -69,14 +69,14 @@ class Few:
         blocks = -(-prod(anchors.each("anchors")) // tiles.anchors)
         arguments = OpArguments(draft.spread, lambda strides: unit(task, tiles, strides))
         epilogue = draft.epilogue(scaled(draft, task.segment), out, arguments)
+        tile, options = tile_of(task, tiles), {"num_warps": WARPS}
+        if tiles.together == 1 and draft.item < 8 and not all(tile.leaves):
+            options["maxnreg"] = THIRD
         given = [
             At(X), At(WEIGHT), At(out.number), draft.tensors(arguments), numbers(arguments),
             spread_strides(arguments), sizes_of(task, tiles, blocks), destination(out.strides),
-            tile_of(task, tiles), epilogue, draft.acc,
+            tile, epilogue, draft.acc,
         ]  # fmt: skip
-        options = {"num_warps": WARPS}
-        if not tiles.pieces and draft.item < 8:
-            options["maxnreg"] = THIRD
         draft.add(CONVOLVE, draft.core.batch * blocks, given, **options)
 
 

@@ -125,7 +125,8 @@ def space(work: FewWork, pieces: bool, multiprocessors: int) -> Iterator[FewTili
 
 def _most(work: FewWork, together: int) -> int:
     """Anchors that a thread holds the sums of; 0 where there are too many."""
-    limits = work.most // work.sums, READ // work.taps, CODE // (together * work.products)
+    sums = work.most if together == 1 else work.most * 3 // 4  # more inputs are on their way
+    limits = sums // work.sums, READ // work.taps, CODE // (together * work.products)
     most = min(ANCHORS, *limits)
     return 1 << most.bit_length() - 1 if most else 0
 
