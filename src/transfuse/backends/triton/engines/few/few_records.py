@@ -45,7 +45,7 @@ class FewTile:
             for tap in self.taps
         )
 
-    def _factor(self, tap: Three, phase: Three, co: int) -> int:
+    def _factor(self, tap: Three, phase: tuple[int, ...], co: int) -> int:
         at = [s * j + r for s, j, r in zip(self.stride, tap, phase, strict=True)]
         if any(each >= k for each, k in zip(at, self.kernel, strict=True)):
             return -1

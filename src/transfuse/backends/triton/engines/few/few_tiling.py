@@ -143,9 +143,7 @@ def _cost(work: FewWork, tiles: FewTiling, multiprocessors: int) -> float:
     return max(clocks * -(-programs // multiprocessors) / CLOCK, least)
 
 
-def seconds(
-    problem: Problem, beside: bool, tiles: FewTiling, multiprocessors: int
-) -> float:
+def seconds(problem: Problem, beside: bool, tiles: FewTiling, multiprocessors: int) -> float:
     """What tiles are counted to take for a problem."""
     work = FewWork.of(problem, beside)
     moved = sum(_bytes(problem)) / machine(problem.device).bandwidth
