@@ -245,12 +245,13 @@ def test_hopper(line: str, then: tuple[Any, ...], stores: tuple[str, str], compi
 @pytest.mark.parametrize(
     ("line", "stages", "reason"),
     [
-        ("n2 ci8 co8 i8x8 k3 g8", (), "it has no groups, and there are 8"),
+        ("n2 ci8 co5 i8x8 k3", (), "it takes 4 output channels, and there are 5"),
+        ("n2 ci8 co2 i8x8 k3 g2", (), "it has no groups, and there are 2"),
         ("n2 ci8 co2 i8x8 k3 d2", (), "it has no dilation, and there is one of 2"),
-        ("n2 ci8 co17 i8x8 k3 s2", (), "an anchor has 68 sums; a thread holds 64"),
+        ("n2 ci8 co2 i8x8x8 k4 s4", (), "an anchor has 128 sums; a thread holds 64"),
         ("n2 ci8 co3 i8x8 k5 s4 fp64", (), "an anchor has 48 sums; a thread holds 32"),
         ("n2 ci8 co1 i8x8x8 k5", (), "an output meets 125 inputs of a channel; 64 are written out"),
-        ("n2 ci8 co16 i8x8 k9 s2", (), "an input meets 1296 weights; 1024 are written out"),
+        ("n2 ci8 co4 i8x8 k24 s4", (), "an input meets 2304 weights; 1024 are written out"),
         ("n2 ci8 co3 i8x8 k3", (max_pool(2),), "a window or a statistic follows the sums"),
         ("n2 ci8 co4 i8x8 k3", (group_norm(2),), "a window or a statistic follows the sums"),
     ],

@@ -11,6 +11,8 @@ from transfuse.elements import ELEMENTS
 from transfuse.plan import machine
 from transfuse.problem import Problem
 
+OUTPUTS = 4
+"""Channels of the output at most: of 16, tensor cores pad most of their products no more."""
 WARPS, LANES = 4, 32
 SUMS, READ, CODE = 64, 100, 1024
 """Sums that a thread holds; inputs that it reads of a channel; products that a step is written out
@@ -96,6 +98,8 @@ class FewWork:
 
 def verdict(problem: Problem) -> str:
     """Why no tiles serve a problem, whatever its sizes; empty where some do."""
+    if problem.out_channels > OUTPUTS:
+        return f"it takes {OUTPUTS} output channels, and there are {problem.out_channels}"
     if problem.groups > 1:
         return f"it has no groups, and there are {problem.groups}"
     for axis in problem.axes:
