@@ -12,7 +12,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from transfuse.backends.triton.engines.few import few_tiling
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
 
@@ -35,8 +34,8 @@ def slower(problem: Problem, bias: bool) -> str:
         return ""
     found = amounts(problem, bias)
     theirs, ours = (microseconds(costs[who], found) for who in ("cudnn", "ours"))
-    few = few_tiling.expected(problem)
-    if few is not None:  # counted: the numbers were fitted without this engine
+    few = _of_few(problem)
+    if few is not None:
         ours = costs["ours"]["calls"] + 1e6 * few
     if theirs >= (MARGIN if ours <= KNOWN else FAR) * ours:
         return ""
@@ -98,6 +97,14 @@ def amounts(problem: Problem, bias: bool) -> dict[str, float]:
         "phases": float(phases),
     }
     return found | of_all | of_classes
+
+
+def _of_few(problem: Problem) -> float | None:
+    """Seconds that the engine of few output channels is counted to take, where it serves: what was
+    fitted was measured without it."""
+    from transfuse.backends.triton.engines.few import few_tiling
+
+    return few_tiling.expected(problem)
 
 
 def _blocks(channels: int) -> float:
