@@ -56,12 +56,15 @@ def forget() -> None:
 
 
 @contextmanager
-def changed(machine: str, tiles: tuple[Any, ...] | None) -> Iterator[None]:
-    """Another machine to plan for, other tiles than those that fit a GPU best."""
+def changed(
+    machine: str, tiles: tuple[Any, ...] | None, without: tuple[str, ...] = ()
+) -> Iterator[None]:
+    """Another machine to plan for, other tiles than those that fit a GPU best, engines left out."""
     from transfuse.backends.triton.engines import ordered
 
     rates, heuristic, engines = plan.MACHINES["cuda"], tiling.heuristic, ordered.ENGINES
     plan.MACHINES["cuda"] = replace(rates, **MACHINES.get(machine, {}))
+    ordered.ENGINES = tuple(each for each in engines if each.name not in without)
     if tiles is not None:
         ordered.ENGINES = engines[-1:]  # they are tiles of the portable engine
         tiling.heuristic = lambda shape, *_: tile(shape, *tiles)  # type: ignore[assignment]
@@ -127,8 +130,9 @@ def interpret(
     times: int = 1,
     written: torch.dtype | None = None,
     parts: bool = False,
+    without: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """The results of so many calls, and what was launched.
+    """The results of so many calls, and what was launched; some engines may be left out.
 
     Results lie at ``strides`` in memory that was NaN before, between guards; of the input's type or
     as ``written``. ``parts``: one more call in parts, and what the passes of the plan do.
@@ -140,7 +144,7 @@ def interpret(
     strides = strides or torch.empty(shape, device="meta").stride()
     span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if x.numel() else 0
     results, launched = [], []
-    with changed(machine, tiles):
+    with changed(machine, tiles, without):
         verdict = Triton().verdict(chain, problem)
         if not verdict.ok:
             return {"refusal": verdict.reason}

@@ -56,6 +56,9 @@ PATTERNS: dict[str, Pattern] = {
         "ci64 co128 k5 s1 p1 fp16",
         (*PLAIN, batch_norm(training=True), max_pool(2), group_norm(8)),
     ),
+    "k9 s4 of one channel": ("ci56 co1 k9 s4 p4 op3 fp32 tf32", PLAIN),
+    "k4 s2 p1 of few, channels_last": ("ci64 co3 k4 s2 p1 fp16 channels_last", (*PLAIN, tanh())),
+    "k3 s2 of few in 3-D": ("ci32 co2 k3 s2 p1 op1 bf16", (conv_transpose(3),)),
     "a pool before": (
         "ci32 co64 k3 s2 p1 op1 fp16",
         (avg_pool(2), conv_transpose(2), softmax("space")),
@@ -102,5 +105,5 @@ def test_builds(name: str, counter: Child) -> None:
     line, stages = PATTERNS[name]
     found = counter(stages=stages, problems=drawn(line, Chain(*stages).conv.rank, name))
     print(found)
-    assert {"convolve", "multiply"} & found.keys()
+    assert {"convolve", "multiply", "few_outputs"} & found.keys()
     assert all(count <= MOST for count in found.values()), found

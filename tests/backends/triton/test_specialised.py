@@ -55,7 +55,7 @@ def test_kernels_are_as_declared(kernel: Kernel) -> None:
 
 
 def test_all_kernels_are_found() -> None:
-    assert len(KERNELS) == 15
+    assert len(KERNELS) == 16
 
 
 def by_triton(build: Build) -> list[Any]:

@@ -15,6 +15,7 @@ from transfuse.backends.memory import memory_format
 from transfuse.backends.triton import lower, tuned, tuned_files
 from transfuse.backends.triton.draft import Draft, Lying
 from transfuse.backends.triton.engines.contract import Choose
+from transfuse.backends.triton.engines.few import few_tiling
 from transfuse.backends.triton.engines.gemm import phases_launch
 from transfuse.backends.triton.engines.portable.tiling import Tiling
 from transfuse.backends.triton.engines.served import Explained
@@ -311,11 +312,12 @@ def share(chain: Chain, plan: Plan) -> float:
 def copied(chain: Chain, plan: Plan) -> frozenset[str]:
     """What a call would copy into the order of its tiles: input, weights, both or neither.
 
-    Where strides do not divide the kernel it is both, and the launches need not be looked at.
+    Where strides do not divide the kernel and channels are many it is both, and the launches need
+    not be looked at.
     """
     core = plan.chain.core(plan.problem)
     divided = all(k % s == 0 for k, s in zip(core.kernel, core.stride, strict=True))
-    if not divided or not _looked_at(core):
+    if not _looked_at(core) or (few_tiling.verdict(core) and not divided):
         return COPIED
     return _expected(chain, plan).copied
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from transfuse.backends.triton import installed
 from transfuse.backends.triton.engines.contract import Engine, Task, Unsuited
+from transfuse.backends.triton.engines.few.few_launch import Few
 from transfuse.backends.triton.engines.gemm.gemm_launch import Gemm
 from transfuse.backends.triton.engines.hopper_strip.strip_launch import HopperStrip
 from transfuse.backends.triton.engines.hopper_window.window_launch import HopperWindow
@@ -16,6 +17,7 @@ from transfuse.log import once
 
 ENGINES: tuple[Engine, ...] = (
     HopperWindow(),
+    Few(),
     Gemm(),
     HopperStrip(),
     Portable(),  # serves every task, so nothing after it is asked

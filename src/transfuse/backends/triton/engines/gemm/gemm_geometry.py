@@ -1,7 +1,8 @@
-"""Anchors of a transposed convolution whose strides divide its kernel, and how tensors lie for it.
+"""Anchors of a transposed convolution, and how tensors lie for it.
 
 ``y[s*a + r - back]`` of an axis is phase ``r`` of anchor ``a``, which tap ``j`` reads input
-``first + a - j`` for. Plain integers.
+``first + a - j`` for. Where the stride does not divide the kernel, the last tap has no weights for
+some phases. Plain integers.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class AnchorAxis:
         first = axis.padding // axis.stride
         last = (axis.padding + results - 1) // axis.stride
         back = axis.padding - first * axis.stride
-        taps = axis.k // axis.stride
+        taps = -(-axis.k // axis.stride)
         return cls(axis.n, results, axis.stride, taps, first, last - first + 1, back)
 
     @property
