@@ -90,12 +90,12 @@ class HopperStrip:
         )
         # What it knows of large offsets is not looked at here: those of a tile are never large.
         epilogue = replace(draft.epilogue(task.segment, task.out, OpArguments()), wide=False)
-        first = strip_layout.choose(geometry, draft.item, epilogue, results)
+        first = chosen(geometry, draft.item, epilogue, results)
         if first is None:
             raise Unsuited("no layout of its strips fits shared memory")
         cross = _crosses(task) or tiling.crosses(work, (1, 1, 1, first.tile))
         geometry = replace(geometry, cross=cross)
-        best = strip_layout.choose(geometry, draft.item, epilogue, results) or first
+        best = chosen(geometry, draft.item, epilogue, results) or first
         found = Strips(geometry, best, epilogue)
         # Few large tiles with long sums: smaller ones reach more multiprocessors.
         if _products(work) > LONG and 2 * found.tiles < draft.gpu.multiprocessors:
@@ -104,7 +104,7 @@ class HopperStrip:
                 "multiprocessors idle"
             )
         yield found
-        for layouts in (strip_layout.configs, strip_turns.configs):
+        for layouts in (strip_turns.configs, strip_layout.configs):
             for other in layouts(geometry, draft.item, epilogue, results):
                 yield replace(found, tiling=other)
 
@@ -146,6 +146,14 @@ class HopperStrip:
         options = {"num_warps": 4} | ({"maxnreg": 128} if strip.consumers == 1 else {})
         draft.add(CONVOLVE, max(1, min(programs, tiles.tiles)), given, **options)
         return partials
+
+
+def chosen(
+    geometry: StripGeometry, itemsize: int, after: Epilogue, results: ResultLayout
+) -> StripTiling | None:
+    """The layout to launch: consumers take turns where that pays; none if none fits."""
+    in_turns = next(strip_turns.configs(geometry, itemsize, after, results), None)
+    return in_turns or strip_layout.choose(geometry, itemsize, after, results)
 
 
 def rows(draft: Draft, work: Workload) -> Tiled:
