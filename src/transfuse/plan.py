@@ -34,7 +34,7 @@ class Machine:
     per_value: int = 0  # flops' time that a convolution's value takes beside its products
     per_instruction: int = 0  # and that of a plain instruction of a map, for a value
     gathered: float = inf  # flops per second of products whose rows lie anywhere
-    keeping: int = 16  # times the time of its writing that what is kept for gradients must save
+    keeping: int = 4  # times the time of its writing that what is kept for gradients must save
 
     def seconds(self, arithmetic: str, flops: int, traffic: int) -> float:
         return flops / self.flops[arithmetic] + traffic / self.bandwidth
