@@ -165,7 +165,7 @@ template <class T> class Engine {
     // Whether tiles of this size are what the output holds there, so that they can be computed in it: channels last, one
     // position after another, and no step that changes their shape.
     bool lies_in_output(size_t begin, size_t end, const int64_t* size) const {
-        const Channels& c = at[begin].channels;
+        const Channels c = begin == 0 ? tile_channels<T>(p) : at[begin].channels;
         const int64_t *e = at[end].extents, *st = p.output_strides;
         for (size_t i = begin; i < end; i++)
             if (is_window(p.steps[i].op) || p.steps[i].op == TF_SUM) return false;

@@ -145,6 +145,14 @@ struct Layer : transfuse_program {
     int64_t taps() const { return kernel[0] * tap_rows * kernel[2]; }
 };
 
+// How the channels of a tile lie. Those of narrow groups have no room between positions where the output has none, and
+// nothing works on them by vectors: a bias is part of their sums.
+template <class T> static Channels tile_channels(const Layer& p) {
+    const bool plain = !p.steps_count || (p.steps_count == 1 && p.steps[0].op == TF_ADD);
+    if (!plain || p.output_strides[1] != 1 || !is_narrow<T>(p) || is_depthwise<T>(p) || p.columns) return conv_channels<T>(p);
+    return {p.out_channels, p.out_channels, p.out_channels, p.out_channels};
+}
+
 template <class T>
 static void pack_lanes(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
     const int64_t slots = conv_channels<T>(p).slots;
