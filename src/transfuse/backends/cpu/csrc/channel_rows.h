@@ -14,6 +14,7 @@
 
 namespace TF_NAMESPACE {
 
+constexpr int64_t ROWS_VALUES = 8192;   // of a channel's rows, or of a part of one: what a thread takes at a time
 constexpr int64_t STRIP_VALUES = 2048;  // of all phases, in the first-level cache with the inputs that they read
 constexpr int64_t INPUT_VALUES = 8192;  // of a strip, a row of each channel
 constexpr int64_t WIDEST_STRIDE = 64;   // phases that a strip has room for
@@ -25,28 +26,18 @@ template <class T>
 static void position_row(const T* const* from, const T* w, size_t count, int64_t n, T* __restrict to) {
     constexpr int L = LANES<T>;
     int64_t i = 0;
-    // N vectors; where these are few, products of every U-th tap each: one sum alone waits for itself, tap after tap.
     const auto vectors = [&](auto some) {
-        constexpr int N = decltype(some)::value, U = AHEAD / N;
-        Vec<T> acc[U][N] = {};
-        const auto add = [&](Vec<T> (&sums)[N], size_t t) {
+        constexpr int N = decltype(some)::value;
+        Vec<T> acc[N] = {};
+        for (size_t t = 0; t < count; t++)
 #pragma GCC unroll 8
-            for (int j = 0; j < N; j++) sums[j] += load(from[t] + i + j * L) * w[t];
-        };
-        size_t t = 0;
-        for (; t + U <= count; t += U)
+            for (int j = 0; j < N; j++) acc[j] += load(from[t] + i + j * L) * w[t];
 #pragma GCC unroll 8
-            for (int u = 0; u < U; u++) add(acc[u], t + size_t(u));
-        for (; t < count; t++) add(acc[0], t);
-#pragma GCC unroll 8
-        for (int j = 0; j < N; j++) {
-#pragma GCC unroll 8
-            for (int u = 1; u < U; u++) acc[0][j] += acc[u][j];
-            store(to + i + j * L, acc[0][j]);
-        }
+        for (int j = 0; j < N; j++) store(to + i + j * L, acc[j]);
         i += N * L;
     };
     while (n - i > AHEAD / 2 * L) vectors(std::integral_constant<int, AHEAD>());
+    // One sum alone waits for itself, tap after tap.
     if (n - i > 2 * L) vectors(std::integral_constant<int, 4>());
     if (n - i > L) vectors(std::integral_constant<int, 2>());
     if (n - i > 0) vectors(std::integral_constant<int, 1>());
@@ -104,7 +95,8 @@ template <class T> class ChannelRows {
     }
 
     ChannelRows(const Layer& p, const Source<T>& source, const int64_t* extents)
-        : p(p), source(source), extents(extents), ins(p.in_channels / p.groups), outs(p.out_channels / p.groups), phases(width_phases(p, source.inputs[2], 0, extents[2])), before(p) {
+        : p(p), source(source), extents(extents), ins(p.in_channels / p.groups), outs(p.out_channels / p.groups),
+          phases(width_phases(p, source.inputs[2], 0, extents[2])), before(p) {
         for (const WidthPhase& phase : phases)
             for (const auto& meets : phase.taps) lo = std::min(lo, meets.input), hi = std::max(hi, meets.input + 1);
         if (lo > hi) lo = hi = 0;
@@ -122,8 +114,9 @@ template <class T> class ChannelRows {
         for (int a = 0; kept && a < 2; a++)
             for (int64_t i = 0; i < source.inputs[a]; i++) place_of[a].push_back(i % std::max<int64_t>(1, places[a]) * (a ? 1 : places[1]));
         // Of many channels, strips so short that their inputs stay in the first-level cache.
-        const int64_t shortest = std::max<int64_t>(AHEAD * LANES<T>, INPUT_VALUES / ins);
-        whole = extents[2] / p.stride[2], some = std::min(STRIP_VALUES / p.stride[2], shortest);
+        const int64_t longest = std::max<int64_t>(AHEAD * LANES<T>, INPUT_VALUES / ins);
+        whole = extents[2] / p.stride[2], some = std::min(STRIP_VALUES / p.stride[2], longest);
+        part = ceiling(ROWS_VALUES / p.stride[2], some) * some, parts = std::max<int64_t>(1, ceiling(whole, part));
         for (int i = 0; i < p.steps_count; i++)
             for (int k = 0; p.steps[i].op == TF_MAP && k < p.steps[i].map->code.operands_count; k++)
                 ordered = ordered || p.steps[i].map->operands[k].strides[4];
@@ -132,8 +125,8 @@ template <class T> class ChannelRows {
         next_group = lanes ? 1 : ins * outs * p.kernel[0] * p.kernel[1] * p.kernel[2];
     }
 
-    // Rows of all groups of all samples.
-    int64_t count() const { return p.batch * p.groups * extents[0] * extents[1]; }
+    // Parts of rows of all groups of all samples.
+    int64_t count() const { return p.batch * p.groups * extents[0] * extents[1] * parts; }
 
     Own own(int64_t room) const {
         constexpr int64_t beyond = AHEAD * LANES<T>;
@@ -145,12 +138,15 @@ template <class T> class ChannelRows {
         return own;
     }
 
-    // Rows i to end; steps(values, how many, sample, channel, the first one's position) takes the rest of the program.
+    // Parts of rows i to end; steps(values, how many, sample, channel, the first one's position) takes the rest of the
+    // program.
     template <class F> void rows(Own& own, int64_t i, int64_t end, F steps) const {
-        int64_t h = i % extents[1], d = i / extents[1] % extents[0], nc = i / extents[1] / extents[0];  // of samples and groups
-        int64_t g = nc % p.groups, n = nc / p.groups;
+        int64_t k = i % parts, h = i / parts % extents[1], d = i / parts / extents[1] % extents[0];
+        int64_t g = i / parts / extents[1] / extents[0] % p.groups, n = i / parts / extents[1] / extents[0] / p.groups;
         for (; i < end; i++) {
-            row(own, n, g, d, h, steps);
+            row(own, n, g, d, h, k, steps);
+            if (++k < parts) continue;
+            k = 0;
             if (++h < extents[1]) continue;
             h = 0;
             if (++d < extents[0]) continue;
@@ -161,7 +157,7 @@ template <class T> class ChannelRows {
     }
 
   private:
-    template <class F> void row(Own& own, int64_t n, int64_t g, int64_t d, int64_t h, F steps) const {
+    template <class F> void row(Own& own, int64_t n, int64_t g, int64_t d, int64_t h, int64_t k, F steps) const {
         const int64_t* st = p.output_strides;
         list(own, n, g, reads[0].of[size_t(d)], reads[1].of[size_t(h)]);
         const int64_t at = n * st[0] + d * st[2] + h * st[3], first = (d * extents[1] + h) * extents[2];
@@ -185,8 +181,9 @@ template <class T> class ChannelRows {
                     write_block(out, to, {count, positions}, {1, s}, values);
             }
         };
-        for (int64_t q = 0; q < whole; q += some) strip(q, std::min(some, whole - q), s);
-        if (whole * s < extents[2]) strip(whole, 1, extents[2] - whole * s);  // phases that have one position more
+        const int64_t end = std::min(whole, (k + 1) * part);
+        for (int64_t q = k * part; q < end; q += some) strip(q, std::min(some, end - q), s);
+        if (k + 1 == parts && whole * s < extents[2]) strip(whole, 1, extents[2] - whole * s);  // phases that have one position more
     }
 
     const Layer& p;
@@ -202,6 +199,7 @@ template <class T> class ChannelRows {
     bool kept = false;                       // whether copies of rows serve the output rows that follow, too
     std::vector<int64_t> place_of[2];        // then: by input along depth and height, together the place of a row's copy
     int64_t whole, some;                     // positions that all phases have, and of a strip
+    int64_t part, parts;                     // of a row, where it is long: strips of a thread, and how often
     int64_t next_tap, next_group;            // in the packed weights
     bool ordered = false;                    // whether a step tells the positions of a row apart
 

@@ -17,7 +17,6 @@
 
 namespace TF_NAMESPACE {
 
-constexpr int64_t ROWS_VALUES = 8192;       // of a channel's rows: what a thread takes at a time
 constexpr int64_t STREAM_BYTES = 24 << 20;  // of output: what the last-level cache does not keep anyway
 
 template <class T> class Engine {
