@@ -69,7 +69,7 @@ def test_most_of_these_layers_are(core: ctypes.CDLL, isa: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "n1 ci64 co64 i16x16 k3 s2 p1 op1",  # two taps in every other row: five products for six
+        "n1 ci64 co64 i16x16 k3x1 s2x1 p1x0 op1x0",  # five products for six, of one tap each
         "n1 ci64 co64 i5x7 k3 s2",
         "n1 ci32 co16 i8x5 k2 d2",  # ends of the height
         "n1 ci64 co64 i21x8 k2 p1 d4",  # a row without another one

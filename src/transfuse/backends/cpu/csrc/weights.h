@@ -18,7 +18,8 @@ namespace TF_NAMESPACE {
 
 constexpr int64_t FEW_BYTES = 1 << 18;     // of weights: packed by one thread while others would wake up
 constexpr int64_t MANY_BYTES = 16 << 20;   // of weights: beyond the last cache
-constexpr double MOST_IN_PAIRS = 0.82;     // of the products: copies and sums of input rows take the rest
+// Of the products: copies and sums of input rows take the rest, less where several taps of the other axes share them.
+constexpr double MOST_IN_PAIRS = 0.82, MOST_SHARED = 0.85;
 
 // Groups of so few output channels that half a vector holds them. Half of a vector of 64 bytes is a register with as
 // many products a second for itself; shorter ones are not.
@@ -83,7 +84,8 @@ template <class T> static double left_in_pairs(const transfuse_program& p) {
     const int64_t others = std::max<int64_t>(1, p.kernel[0] / p.stride[0] * (p.kernel[2] / p.stride[2]));
     const bool shared = cog >= 5, summed = cig >= 32 || cig * others >= 64;
     if (is_narrow<T>(p) || p.kernel[1] <= Taps(p, 1).step || !shared || !summed || reads || is_dotted<T>(p)) return 1;
-    return std::min(1.0, share_in_pairs(p) / MOST_IN_PAIRS);
+    const bool several = p.kernel[0] > p.stride[0] || p.kernel[2] > p.stride[2];
+    return std::min(1.0, share_in_pairs(p) / (several ? MOST_SHARED : MOST_IN_PAIRS));
 }
 
 // How weights are packed, found once for a call: [group][block of channels][tap][input channel][channel in block], zeros
