@@ -139,3 +139,10 @@ def test_outputs_that_no_input_of_their_row_meets(isa: str) -> None:
     """Some of a stride's, and all where the taps lie on either side of a row."""
     right(integers(1, 6, 2, 300), integers(6, 3, 2, 1, seed=1), 2, stride=3, output_padding=2)
     right(integers(1, 2, 33), integers(2, 1, 2, seed=1), dilation=100, padding=40)
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"stride": 7}])
+def test_long_rows_in_parts(isa: str, options: dict[str, int]) -> None:
+    """Several threads share them; the last part has the phases of one position more."""
+    right(integers(2, 3, 17001), integers(3, 1, 5, seed=1), **options)
+    right(integers(1, 12, 9001), integers(12, 2, 4, seed=1), 2, **options)
