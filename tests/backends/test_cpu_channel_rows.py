@@ -1,4 +1,4 @@
-"""Channels that are groups of their own, in rows so long that each is computed by itself."""
+"""Groups of few output channels, in rows so long that each is computed by itself."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ def integers(*dims: int, seed: int = 0) -> Tensor:
     return torch.randint(-2, 3, dims, generator=generator).float()
 
 
-def right(x: Tensor, w: Tensor, **options: Any) -> None:
-    """The core gives the definition's integers."""
-    options["groups"] = x.shape[1]
+def right(x: Tensor, w: Tensor, groups: int | None = None, **options: Any) -> None:
+    """The core gives the definition's integers; where no number is given, channels are groups."""
+    options["groups"] = groups or x.shape[1]
     y = transfuse.conv_transpose(x, w, backend="cpu", **options)
     expected = PLAIN[x.dim() - 3](x.double(), w.double(), **options)
     assert y.double().equal(expected)
@@ -104,3 +104,45 @@ def test_weights_that_are_not_finite_reach_only_what_they_meet(isa: str) -> None
     y = transfuse.conv_transpose1d(x, w, stride=2, groups=5, backend="cpu")
     expected = F.conv_transpose1d(x.double(), w.double(), stride=2, groups=5)
     assert y.double().nan_to_num(77).equal(expected.nan_to_num(77))
+
+
+@pytest.mark.parametrize(("groups", "ins", "outs"), [(1, 5, 2), (3, 4, 1), (2, 7, 4), (1, 1, 3)])
+@pytest.mark.parametrize("width", [260, 1500])
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        (1, {}),
+        (3, {"padding": 1}),
+        (4, {"stride": 2, "padding": 1}),
+        (3, {"stride": 3, "dilation": 4, "output_padding": 2}),
+    ],
+)
+def test_groups_of_few_channels(
+    isa: str, groups: int, ins: int, outs: int, width: int, kernel: int, options: dict[str, int]
+) -> None:
+    x = integers(2, groups * ins, 3, width)
+    w = integers(groups * ins, outs, 2, kernel, seed=1)
+    horizontal = {name: (0 if "padding" in name else 1, n) for name, n in options.items()}
+    right(x, w, groups, **horizontal)
+    bias = integers(groups * outs, seed=2)
+    y = transfuse.conv_transpose2d(x, w, bias, groups=groups, backend="cpu")
+    assert y.equal(F.conv_transpose2d(x, w, bias, groups=groups))
+
+
+def test_many_channels_in_short_strips(isa: str) -> None:
+    """Of 300 channels no strip of a few positions fits the first-level cache."""
+    right(integers(1, 300, 1300), integers(300, 1, 5, seed=1), 1, stride=2)
+    right(integers(1, 600, 2600), integers(600, 2, 3, seed=1), 2, padding=2)
+
+
+def test_outputs_that_no_input_of_their_row_meets(isa: str) -> None:
+    """Some of a stride's, and all where the taps lie on either side of a row."""
+    right(integers(1, 6, 2, 300), integers(6, 3, 2, 1, seed=1), 2, stride=3, output_padding=2)
+    right(integers(1, 2, 33), integers(2, 1, 2, seed=1), dilation=100, padding=40)
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"stride": 7}])
+def test_long_rows_in_parts(isa: str, options: dict[str, int]) -> None:
+    """Several threads share them; the last part has the phases of one position more."""
+    right(integers(2, 3, 17001), integers(3, 1, 5, seed=1), **options)
+    right(integers(1, 12, 9001), integers(12, 2, 4, seed=1), 2, **options)

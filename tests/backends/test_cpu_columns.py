@@ -1,6 +1,7 @@
 """Few output channels over short rows: the core multiplies each input with all taps at once."""
 
 import ctypes
+from itertools import product
 from typing import Any
 
 import pytest
@@ -32,6 +33,13 @@ def by_columns(core: ctypes.CDLL, line: str) -> bool:
     size = 8 if problem.dtype == "fp64" else 4
     elements = core.transfuse_packed_bytes(ctypes.byref(program)) // size
     return bool(elements % problem.in_channels == EXTRA)
+
+
+def test_outputs_that_meet_no_input_do_not_count(core: ctypes.CDLL, isa: str) -> None:
+    """With twice the stride and dilation, three of four of them."""
+    for co, ci, n in product((2, 3), (16, 48, 96, 128), (10, 24)):
+        line = f"n2 ci{ci} co{co} i{n}x{n} k3"
+        assert by_columns(core, f"{line} s1 p2 d2") == by_columns(core, f"{line} s2 p4 d4")
 
 
 def given(problem: Problem) -> dict[str, Any]:

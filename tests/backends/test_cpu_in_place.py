@@ -68,3 +68,26 @@ def test_outputs_with_gaps_between_rows_keep_what_lies_there(isa: str) -> None:
     assert out.equal(F.conv_transpose2d(x, w, stride=2))
     out.fill_(7.0)
     assert bool((whole == 7).all())
+
+
+@pytest.mark.parametrize("space", [(3, 4), (40, 33), (1, 700)])
+@pytest.mark.parametrize(("groups", "channels"), [(1, 1), (1, 2), (1, 3), (3, 1), (2, 4)])
+@pytest.mark.parametrize(
+    "options", [{}, {"stride": 2, "padding": 1, "output_padding": 1}, {"stride": 3, "dilation": 2}]
+)
+def test_few_channels(
+    isa: str, space: tuple[int, int], groups: int, channels: int, options: dict[str, int]
+) -> None:
+    """Their tiles have no room between positions, unless a step goes over them by vectors."""
+    x = integers(3, groups * 5, *space).to(memory_format=LAST)
+    w, bias = integers(groups * 5, channels, 3, 3, seed=1), integers(groups * channels, seed=2)
+    expected = F.conv_transpose2d(x, w, bias, groups=groups, **options)
+    room = torch.full((3, *expected.shape[2:], groups * channels + 2), 77.0)
+    apart = room[..., 1:-1].permute(0, 3, 1, 2)  # positions that do not follow one another
+    for out in (None, torch.full_like(expected, 77, memory_format=LAST), apart):
+        assert computed(x, w, bias=bias, groups=groups, out=out, **options).equal(expected)
+    assert (room[..., 0] == 77).all()
+    assert (room[..., -1] == 77).all()
+    assert computed(x, w, relu(), bias=bias, groups=groups, **options).equal(expected.relu())
+    half = computed(x.bfloat16(), w.bfloat16(), groups=groups, **options)
+    assert half.equal(F.conv_transpose2d(x, w, groups=groups, **options).bfloat16())

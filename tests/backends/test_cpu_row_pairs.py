@@ -1,27 +1,30 @@
 """Two rows of outputs at once: dilation, groups of few channels, and planes that tiles share."""
 
+import ctypes
+
 import pytest
 import torch
 from torch import Tensor
 
 from transfuse import Problem
 from transfuse.backends import cpu
+from transfuse.backends.cpu.executables import Core
 from transfuse.chain import Chain
 from transfuse.reference import reference, scatter
 from transfuse.stages import conv_transpose
 
 LINES = [
     # rows of a pair are 2, 3, 4 and 6 outputs apart; odd rows, borders
-    *(f"n1 ci32 co16 i{n}x5 k{k} d2 p{p}" for n in (8, 11) for k, p in ((2, 0), (3, 2), (5, 4))),
+    *(f"n1 ci32 co16 i{n}x5 k{k} d2 p{p}" for n in (16, 19) for k, p in ((2, 0), (3, 2), (5, 4))),
     "n1 ci32 co17 i13x4 k4x2 d3x1",
     "n1 ci32 co16 i17x3 k5x3 s2x1 d4x1 p3x1",
     "n1 ci33 co16 i9x4 k7x3 s3x1 d2x1 p2x1 op1x0",
     "n1 ci32 co16 i9x4 k3 s2 d2 p1 op1",
-    "n2 ci36 co40 i7x6x5 k5 d2 p4",
+    "n2 ci36 co40 i7x12x5 k5 d2 p4",
     # groups of few channels, shared by taps of the other axes
     "n1 ci32 co16 i6x8x7 k5 p2 g2",
     "n2 ci64 co24 i5x9x8 k3 p1 g2",
-    "n1 ci32 co16 i9x8x6 k5 d2 p2 g2",
+    "n1 ci32 co16 i9x12x6 k5 d2 p2 g2",
     "n1 ci24 co9 i9x12 k3x9 p1x4",
     # several tiles along the depth that read most planes, and one that does not
     "n1 ci32 co32 i14x12x12 k5 p2",
@@ -44,6 +47,37 @@ def computed(problem: Problem, x: Tensor, weight: Tensor) -> Tensor:
 
 def definition(problem: Problem, x: Tensor, weight: Tensor) -> Tensor:
     return scatter(problem, x.double(), weight.double(), None)
+
+
+def in_pairs(core: ctypes.CDLL, line: str) -> bool:
+    """Packed weights have one element more then, which tells whether they may be used so."""
+    problem = Problem.parse(line)
+    program = Core(Chain(conv_transpose(problem.rank)), problem).ready._program
+    return bool(core.transfuse_packed_bytes(ctypes.byref(program)) // 4 % 2)
+
+
+@pytest.mark.parametrize("options", ["k3 p1", "k2", "k4 s2 p1", "k5 s2 p2"])
+def test_where_it_saves_enough_products(core: ctypes.CDLL, isa: str, options: str) -> None:
+    assert in_pairs(core, f"n1 ci64 co64 i16x16 {options}")
+
+
+def test_most_of_these_layers_are(core: ctypes.CDLL, isa: str) -> None:
+    """What is computed by columns instead goes by the vectors of an instruction set."""
+    assert sum(in_pairs(core, line) for line in LINES) >= len(LINES) - 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "n1 ci64 co64 i16x16 k3x1 s2x1 p1x0 op1x0",  # five products for six, of one tap each
+        "n1 ci64 co64 i5x7 k3 s2",
+        "n1 ci32 co16 i8x5 k2 d2",  # ends of the height
+        "n1 ci64 co64 i21x8 k2 p1 d4",  # a row without another one
+        "n1 ci64 co64 i16x16 k2 s2",
+    ],
+)
+def test_where_it_does_not(core: ctypes.CDLL, isa: str, line: str) -> None:
+    assert not in_pairs(core, line)
 
 
 @pytest.mark.parametrize("line", LINES)

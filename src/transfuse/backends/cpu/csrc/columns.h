@@ -8,6 +8,7 @@
 #include "block.h"
 #include "convert.h"
 #include "program.h"
+#include "taps.h"
 #include "vector.h"
 
 namespace TF_NAMESPACE {
@@ -26,25 +27,9 @@ template <class T> static double inner_steps(int64_t positions, int64_t channels
     return std::max(blocks * UNDER_WAY * std::max(1.0, vectors / 2), (double(positions) + blocks) * vectors);
 }
 
-// Of an axis: outputs, and by tap the inputs that meet one of them.
-struct MetInputs {
-    int64_t outputs, all = 0;
-    std::vector<int64_t> of;
-
-    MetInputs(const transfuse_program& p, int a) {
-        const int64_t n = p.spatial[a], s = p.stride[a];
-        outputs = (n - 1) * s - 2 * p.padding[a] + p.dilation[a] * (p.kernel[a] - 1) + p.output_padding[a] + 1;
-        for (int64_t k = 0; k < p.kernel[a]; k++) {
-            const int64_t first = p.padding[a] - k * p.dilation[a], last = first + outputs - 1;
-            const int64_t lo = first > 0 ? ceiling(first, s) : 0, hi = last < 0 ? 0 : std::min(n, last / s + 1);
-            of.push_back(std::max<int64_t>(0, hi - lo));
-            all += of.back();
-        }
-    }
-};
-
-// By the sizes alone, since weights are packed before tensors are known. `narrow`, `paired`: what else would be done.
-template <class T> static bool pays_by_columns(const transfuse_program& p, bool narrow, bool paired) {
+// By the sizes alone, since weights are packed before tensors are known. `narrow`: what else would be done, and the
+// share of time that is left of it where rows are paired.
+template <class T> static bool pays_by_columns(const transfuse_program& p, bool narrow, double left) {
     if (p.groups != 1 || p.before_count || p.in_channels < FEWEST_TERMS) return false;
     double lanes = double(p.out_channels), room = double(sizeof(T));
     for (int a = 0; a < 3; a++) lanes *= double(p.kernel[a]), room *= double(p.spatial[a]);
@@ -53,13 +38,13 @@ template <class T> static bool pays_by_columns(const transfuse_program& p, bool 
     const MetInputs depth(p, 0), height(p, 1), width(p, 2);
     double row = 0;
     if (narrow)
-        row = NARROW_STEPS * double(ceiling(ceiling(width.outputs, p.stride[2]), LANES<T>) * p.kernel[2] * p.out_channels);
+        row = NARROW_STEPS * double(ceiling(ceiling(outputs_of(p, 2), p.stride[2]), LANES<T>) * p.kernel[2] * p.out_channels);
     else
         for (int64_t met : width.of) row += met ? inner_steps<T>(met, p.out_channels) : 0;
     const double rows = double(depth.all) * double(height.all), pairs = rows * double(width.all);
-    const double direct = rows * row * (paired ? 0.75 : 1), terms = double(p.in_channels);
+    const double direct = rows * row * left, terms = double(p.in_channels);
     const double columns = inner_steps<T>(p.spatial[0] * p.spatial[1] * p.spatial[2], int64_t(lanes));
-    const double outputs = double(depth.outputs) * double(height.outputs) * double(width.outputs);
+    const double outputs = depth.reached * height.reached * width.reached;
     const double gathered = pairs * GATHER_STEPS + outputs * OUTPUT_STEPS;
     return columns * terms + gathered * double(ceiling(p.out_channels, LANES<T>)) < COLUMNS_GAIN * direct * terms;
 }

@@ -22,7 +22,7 @@ template <class T> class Convolution {
   public:
     Convolution(const Layer& layer, const void* input, int element, const int64_t* strides,
                 const int64_t* inputs)
-        : p(layer), channels(conv_channels<T>(layer)), inputs(layer, input, element, strides, inputs) {
+        : p(layer), channels(tile_channels<T>(layer)), inputs(layer, input, element, strides, inputs) {
         for (int a = 0; a < 3; a++) n[a] = inputs[a];
         narrow = is_narrow<T>(p), lanes = is_depthwise<T>(p);
         if (narrow) zeros.assign(size_t(channels.slots), T(0));

@@ -30,7 +30,7 @@ static int64_t packed_bytes(const transfuse_program& program) {
     return as_computed(program, [&](auto type) {
         typedef decltype(type) T;
         const Sideways<T> sideways(program);
-        return (packed_size<T>(sideways.program) + sideways.turned) * int64_t(sizeof(T));
+        return (Packing<T>(sideways.program).size + sideways.turned) * int64_t(sizeof(T));
     });
 }
 

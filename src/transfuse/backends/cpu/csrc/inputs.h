@@ -23,7 +23,7 @@ constexpr int64_t PAGE_BYTES = 4096;
 // Uses of a value up to which a copy of rows would cost more than to find each channel in a page of its own, or in a line
 // that holds little else of use.
 constexpr int64_t FAR_USES = 4, NEAR_USES = 64;
-constexpr int64_t FEWEST_SIDE_BY_SIDE = 8;  // channels of a column that is read where it lies
+constexpr int64_t FEWEST_SIDE_BY_SIDE = 4;  // channels of a column that is read where it lies
 
 // A row that is the sum or difference of two others of its plane, for two rows of outputs at once; row -1 is zeros.
 struct MixedRow {

@@ -14,6 +14,7 @@
 // those of weights lie beside the weights. They are taken for ordinary values only: where a
 // difference would be Inf - Inf, or a sum might overflow, rows are computed one by one.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -52,6 +53,21 @@ struct Product {
     int64_t tap;
 };
 
+// The products of one, two or three taps as above; a tap is one of these, or stands for their sum or difference.
+constexpr int SUM = 3, DIFFERENCE = 4;
+constexpr Product OF_ONE[] = {{A, 0, 0, 0, 0}, {D, 1, 0, 0, 0}};
+constexpr Product OF_TWO[] = {{A, 0, 1, -1, 0}, {B, 1, 0, 0, SUM}, {D, 2, 1, -1, 1}};
+constexpr Product OF_THREE[] = {{A, 0, 2, -1, 0}, {B, 1, 2, 1, SUM}, {C, 2, 1, -1, DIFFERENCE}, {D, 3, 1, -1, 2}};
+
+// f(row of the first tap, taps, product) for each product of so many taps.
+template <class F> static inline void each_product(int64_t taps, F f) {
+    for (int64_t i = 0; i < taps; i += 3) {
+        const int count = int(std::min<int64_t>(3, taps - i));
+        const Product* found = count == 1 ? OF_ONE : count == 2 ? OF_TWO : OF_THREE;
+        for (int k = 0; k <= count; k++) f(i, count, found[k]);
+    }
+}
+
 // What pairs of rows need, by their phase.
 struct Pairs {
     // By (output + padding) % stride; rows are counted from the first tap's, in steps of `inputs_apart`.
@@ -70,34 +86,47 @@ struct Pairs {
                     taps.push_back(k);
             phases.emplace_back();
             last_tap.push_back(taps.empty() ? -1 : taps[0]);
-            for (size_t i = 0; i < taps.size();) {
-                const int count = int(std::min<size_t>(3, taps.size() - i));
-                piece(phases.back(), int64_t(i), count, &taps[i], kernel);
-                i += count;
-            }
-        }
-    }
-
-  private:
-    void piece(std::vector<Product>& to, int64_t row, int count, const int64_t* taps, int64_t kernel) {
-        const auto mix = [&](int sign) {
-            mixed.push_back({count, sign, {taps[0], taps[1], taps[count - 1]}});
-            return kernel + int64_t(mixed.size()) - 1;
-        };
-        if (count == 1) {
-            to.push_back({A, row, 0, 0, taps[0]});
-            to.push_back({D, row + 1, 0, 0, taps[0]});
-        } else if (count == 2) {
-            to.push_back({A, row, row + 1, -1, taps[0]});
-            to.push_back({B, row + 1, 0, 0, mix(1)});
-            to.push_back({D, row + 2, row + 1, -1, taps[1]});
-        } else {
-            to.push_back({A, row, row + 2, -1, taps[0]});
-            to.push_back({B, row + 1, row + 2, 1, mix(1)});
-            to.push_back({C, row + 2, row + 1, -1, mix(-1)});
-            to.push_back({D, row + 3, row + 1, -1, taps[2]});
+            each_product(int64_t(taps.size()), [&](int64_t row, int count, Product product) {
+                const int64_t* own = &taps[size_t(row)];
+                if (product.tap >= SUM) {
+                    mixed.push_back({count, product.tap == SUM ? 1 : -1, {own[0], own[1], own[count - 1]}});
+                    product.tap = kernel + int64_t(mixed.size()) - 1;
+                } else {
+                    product.tap = own[product.tap];
+                }
+                product.row += row, product.other += row;
+                phases.back().push_back(product);
+            });
         }
     }
 };
+
+constexpr int64_t MANY_ROWS = 256;  // of outputs: what is not saved near the ends of the height is little of it
+
+// Products that pairs of rows take, as a share of those that rows take one by one.
+static inline double share_in_pairs(const transfuse_program& p) {
+    const Taps taps(p, 1);
+    const int64_t n = p.spatial[1], s = p.stride[1], kernel = p.kernel[1], apart = outputs_apart(p), next = apart / s;
+    const int64_t rows = outputs_of(p, 1);
+    if (apart >= rows) return 1;
+    if (kernel > MANY_ROWS) return 2.0 / 3;  // nearly all of them by threes
+    int64_t one_by_one = 0, in_pairs = 0;
+    for (int64_t o = 0; o < std::min(rows, MANY_ROWS); o++) {
+        const int64_t at = o + p.padding[1], tap = taps.first(at);
+        if (o / apart % 2 || tap < 0 || tap >= kernel) continue;  // the second of a pair, or none of a phase without taps
+        const int64_t count = (kernel - 1 - tap) / taps.step + 1;
+        const int64_t first = (at - (tap + (count - 1) * taps.step) * p.dilation[1]) / s;  // row
+        const auto exists = [&](int64_t row) { return first + row * next >= 0 && first + row * next < n; };
+        int64_t each = 0, both = 0;
+        const int second = o + apart < rows;
+        for (int64_t i = 0; i < count; i++) each += exists(i) + second * exists(i + 1);
+        each_product(count, [&](int64_t i, int, const Product& product) {
+            both += exists(i + product.row) || (product.sign && exists(i + product.other));
+        });
+        one_by_one += each;
+        in_pairs += second ? std::min(each, both) : each;
+    }
+    return double(in_pairs) / double(std::max<int64_t>(1, one_by_one));
+}
 
 }  // namespace TF_NAMESPACE

@@ -17,7 +17,6 @@
 
 namespace TF_NAMESPACE {
 
-constexpr int64_t ROWS_VALUES = 8192;       // of a channel's rows: what a thread takes at a time
 constexpr int64_t STREAM_BYTES = 24 << 20;  // of output: what the last-level cache does not keep anyway
 
 template <class T> class Engine {
@@ -165,7 +164,7 @@ template <class T> class Engine {
     // Whether tiles of this size are what the output holds there, so that they can be computed in it: channels last, one
     // position after another, and no step that changes their shape.
     bool lies_in_output(size_t begin, size_t end, const int64_t* size) const {
-        const Channels& c = at[begin].channels;
+        const Channels c = begin == 0 ? tile_channels<T>(p) : at[begin].channels;
         const int64_t *e = at[end].extents, *st = p.output_strides;
         for (size_t i = begin; i < end; i++)
             if (is_window(p.steps[i].op) || p.steps[i].op == TF_SUM) return false;

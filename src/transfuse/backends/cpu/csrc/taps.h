@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "program.h"
 
@@ -46,6 +47,31 @@ class Taps {
 
   private:
     int64_t count, stride, dilation, padding, shared, inverse;
+};
+
+// Outputs along an axis.
+static inline int64_t outputs_of(const transfuse_program& p, int a) {
+    return (p.spatial[a] - 1) * p.stride[a] - 2 * p.padding[a] + p.dilation[a] * (p.kernel[a] - 1) +
+           p.output_padding[a] + 1;
+}
+
+// Of an axis, by tap the inputs that meet an output; and about how many outputs meet an input at all.
+struct MetInputs {
+    int64_t all = 0;
+    double reached;
+    std::vector<int64_t> of;
+
+    MetInputs(const transfuse_program& p, int a) {
+        const int64_t n = p.spatial[a], s = p.stride[a], outputs = outputs_of(p, a);
+        for (int64_t k = 0; k < p.kernel[a]; k++) {
+            const int64_t first = p.padding[a] - k * p.dilation[a], last = first + outputs - 1;
+            const int64_t lo = first > 0 ? (first + s - 1) / s : 0, hi = last < 0 ? 0 : std::min(n, last / s + 1);
+            of.push_back(std::max<int64_t>(0, hi - lo));
+            all += of.back();
+        }
+        const double phases = double(std::min(p.kernel[a], Taps(p, a).step)) / double(s);
+        reached = std::min(double(all), phases * double(outputs));
+    }
 };
 
 }  // namespace TF_NAMESPACE

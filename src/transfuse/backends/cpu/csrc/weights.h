@@ -18,6 +18,8 @@ namespace TF_NAMESPACE {
 
 constexpr int64_t FEW_BYTES = 1 << 18;     // of weights: packed by one thread while others would wake up
 constexpr int64_t MANY_BYTES = 16 << 20;   // of weights: beyond the last cache
+// Of the products: copies and sums of input rows take the rest, less where several taps of the other axes share them.
+constexpr double MOST_IN_PAIRS = 0.82, MOST_SHARED = 0.85;
 
 // Groups of so few output channels that half a vector holds them. Half of a vector of 64 bytes is a register with as
 // many products a second for itself; shorter ones are not.
@@ -70,10 +72,10 @@ template <class T> static bool is_dotted(const transfuse_program& p) {
     return sizeof(T) == 4 && are_dotted(p) && !is_narrow<T>(p);
 }
 
-// Whether two rows of outputs are computed at once: where that saves products, where some output channels share the
-// sums of input rows, and where their rounding is small beside a long sum's. Sums of weights are more to read: where
-// few positions meet many weights, reading is what takes the time.
-template <class T> static bool pays_in_pairs(const transfuse_program& p) {
+// The share of time that is left where two rows of outputs are computed at once; 1 where they are not: where that leaves
+// out too few products, where no output channels share the sums of input rows, or where their rounding is not small beside
+// a long sum's. Sums of weights are more to read: where few positions meet many weights, reading is what takes the time.
+template <class T> static double left_in_pairs(const transfuse_program& p) {
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
     const int64_t taps = p.kernel[0] * p.kernel[1] * p.kernel[2];
     const bool reads = cig * p.out_channels * taps * int64_t(sizeof(T)) > MANY_BYTES &&
@@ -81,33 +83,34 @@ template <class T> static bool pays_in_pairs(const transfuse_program& p) {
     // Taps of a phase along the other axes.
     const int64_t others = std::max<int64_t>(1, p.kernel[0] / p.stride[0] * (p.kernel[2] / p.stride[2]));
     const bool shared = cog >= 5, summed = cig >= 32 || cig * others >= 64;
-    return !is_narrow<T>(p) && p.kernel[1] > Taps(p, 1).step && p.spatial[1] / 4 >= inputs_apart(p) && shared &&
-           summed && !reads && !is_dotted<T>(p);
+    if (is_narrow<T>(p) || p.kernel[1] <= Taps(p, 1).step || !shared || !summed || reads || is_dotted<T>(p)) return 1;
+    const bool several = p.kernel[0] > p.stride[0] || p.kernel[2] > p.stride[2];
+    return std::min(1.0, share_in_pairs(p) / (several ? MOST_SHARED : MOST_IN_PAIRS));
 }
 
-template <class T> static bool is_by_columns(const transfuse_program& p) {
-    return !is_dotted<T>(p) && pays_by_columns<T>(p, is_narrow<T>(p), pays_in_pairs<T>(p));
-}
-template <class T> static bool is_paired(const transfuse_program& p) { return pays_in_pairs<T>(p) && !is_by_columns<T>(p); }
-
-// Rows of taps of the packed weights: the kernel's, and sums of them.
-template <class T> static int64_t packed_rows(const transfuse_program& p) {
-    return p.kernel[1] + (is_paired<T>(p) ? int64_t(Pairs(p).mixed.size()) : 0);
-}
-
-// Packed weights: [group][block of channels][tap][input channel][channel in block], zeros where a
-// block has no channel. Narrow groups are one block, without zeros; where groups are channels, [tap][channel]. Where
-// rows are paired, sums of taps follow the taps of each plane, and behind everything stands 1 if they may be used;
+// How weights are packed, found once for a call: [group][block of channels][tap][input channel][channel in block], zeros
+// where a block has no channel. Narrow groups are one block, without zeros; where groups are channels, [tap][channel].
+// Where rows are paired, sums of taps follow the taps of each plane, and behind everything stands 1 if they may be used;
 // where channels are taken two by two, so are lines.
-template <class T> static int64_t packed_size(const transfuse_program& p) {
-    // Elements more tell them from the same weights in another order.
-    if (is_by_columns<T>(p)) return in_vectors<T>(column_lanes(p)) * p.in_channels + 3;
-    int64_t taps = p.kernel[0] * packed_rows<T>(p) * p.kernel[2];
-    if (is_depthwise<T>(p)) return conv_channels<T>(p).slots * taps;
-    if (is_narrow<T>(p)) return p.in_channels / p.groups * p.out_channels * taps;
-    const int64_t lines = taps * (p.in_channels / p.groups) / (is_dotted<T>(p) ? 2 : 1);
-    return group_slots<T>(p) * p.groups * lines + is_paired<T>(p);
-}
+template <class T> struct Packing {
+    bool columns, paired;
+    int64_t rows;  // of taps: the kernel's, and sums of them
+    int64_t size;
+
+    explicit Packing(const transfuse_program& p) {
+        const bool dotted = is_dotted<T>(p);
+        const double left = left_in_pairs<T>(p);
+        columns = !dotted && pays_by_columns<T>(p, is_narrow<T>(p), left);
+        paired = left < 1 && !columns;
+        rows = p.kernel[1] + (paired ? int64_t(Pairs(p).mixed.size()) : 0);
+        const int64_t taps = p.kernel[0] * rows * p.kernel[2], lines = taps * (p.in_channels / p.groups) / (dotted ? 2 : 1);
+        // Elements more tell some from the same weights in another order.
+        if (columns) size = in_vectors<T>(column_lanes(p)) * p.in_channels + 3;
+        else if (is_depthwise<T>(p)) size = conv_channels<T>(p).slots * taps;
+        else if (is_narrow<T>(p)) size = p.out_channels * lines;
+        else size = group_slots<T>(p) * p.groups * lines + paired;
+    }
+};
 
 // A program whose output channels are cut into equal parts, each computed by itself: `out_channels` and
 // the shapes that follow from it are a part's, every address the whole's.
@@ -124,11 +127,12 @@ struct Layer : transfuse_program {
         Layer layer;
         static_cast<transfuse_program&>(layer) = p;
         layer.sideways = sideways;
+        const Packing<T> packed(p);
         const T* weights = static_cast<const T*>(p.weights);
         // Before there are weights they are taken to be such that they may be.
-        layer.paired = is_paired<T>(p) && !p.careful && (!weights || weights[packed_size<T>(p) - 1] != 0);
-        layer.tap_rows = packed_rows<T>(p);
-        layer.columns = is_by_columns<T>(p);
+        layer.paired = packed.paired && !p.careful && (!weights || weights[packed.size - 1] != 0);
+        layer.tap_rows = packed.rows;
+        layer.columns = packed.columns;
         layer.dots = is_dotted<T>(p);
         if (layer.dots) layer.in_channels /= 2;
         return layer;
@@ -142,6 +146,14 @@ struct Layer : transfuse_program {
     }
     int64_t taps() const { return kernel[0] * tap_rows * kernel[2]; }
 };
+
+// How the channels of a tile lie. Those of narrow groups have no room between positions where the output has none, and
+// nothing works on them by vectors: a bias is part of their sums.
+template <class T> static Channels tile_channels(const Layer& p) {
+    const bool plain = !p.steps_count || (p.steps_count == 1 && p.steps[0].op == TF_ADD);
+    if (!plain || p.output_strides[1] != 1 || !is_narrow<T>(p) || is_depthwise<T>(p) || p.columns) return conv_channels<T>(p);
+    return {p.out_channels, p.out_channels, p.out_channels, p.out_channels};
+}
 
 template <class T>
 static void pack_lanes(const transfuse_program& p, const void* weights, const int64_t* strides, T* to) {
@@ -166,7 +178,7 @@ static void pack_dots(const transfuse_program& p, const void* weights, const int
     single.spatial[1] = 1, single.spatial[2] = COLUMNS_BYTES;  // so few rows are not paired, so long ones no columns
     const int64_t lines = p.kernel[0] * p.kernel[1] * p.kernel[2] * (p.in_channels / p.groups);
     const int64_t per_group = p.out_channels / p.groups, padded = group_slots<T>(p);
-    const Buffer<T> found = allocate<T>(packed_size<T>(single));
+    const Buffer<T> found = allocate<T>(Packing<T>(single).size);
     pack(single, weights, strides, threads, found.get());
     const T* from = found.get();
     for (int64_t g = 0; g < p.groups; g++)
@@ -193,15 +205,16 @@ template <class T>
 static void pack(const transfuse_program& p, const void* weights, const int64_t* strides, int threads, T* to) {
     if (is_depthwise<T>(p)) return pack_lanes(p, weights, strides, to);
     if (is_dotted<T>(p)) return pack_dots(p, weights, strides, threads, to);
-    if (is_by_columns<T>(p)) return pack_columns(p, weights, strides, [&](int64_t o) { return block_width<T>(column_lanes(p), o); }, to);
+    const Packing<T> packed(p);
+    if (packed.columns) return pack_columns(p, weights, strides, [&](int64_t o) { return block_width<T>(column_lanes(p), o); }, to);
     const int64_t cig = p.in_channels / p.groups, cog = p.out_channels / p.groups;
-    const bool narrow = is_narrow<T>(p), paired = is_paired<T>(p);
+    const bool narrow = is_narrow<T>(p), paired = packed.paired;
     const int64_t padded = narrow ? cog : group_slots<T>(p);
     const auto mixed = paired ? Pairs(p).mixed : std::vector<MixedWeights>();
     const int64_t width = p.kernel[2], taps = p.kernel[1] * width, all = taps + int64_t(mixed.size()) * width;
     const bool together = strides[4] == 1 && strides[3] == width;
     const int64_t widest = narrow ? cog : block_width<T>(cog, 0);  // the first block, of all
-    const int64_t blocks = (padded + widest - 1) / widest, size = packed_size<T>(p) * int64_t(sizeof(T));
+    const int64_t blocks = (padded + widest - 1) / widest, size = packed.size * int64_t(sizeof(T));
     std::atomic<bool> tame{true};
     expect_writes(to, size_t(size));
     const auto prepare = [&] { return std::vector<T>(size_t(taps * widest)); };  // of an input channel: [tap][channel]
@@ -226,7 +239,7 @@ static void pack(const transfuse_program& p, const void* weights, const int64_t*
                         mix([&](int64_t tap) { return read + (tap * width + e) * block; }, block, line);
             }
     });
-    if (paired) to[packed_size<T>(p) - 1] = tame;
+    if (paired) to[packed.size - 1] = tame;
 }
 
 }  // namespace TF_NAMESPACE
