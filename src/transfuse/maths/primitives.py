@@ -37,7 +37,9 @@ class Primitive:
     ``rises`` says of each argument whether the result rises (1) or falls (-1) with it, or neither
     (0). ``exact``: small integers give representable results. ``least``: below it there is no
     value but NaN. ``ulp``: how far the CPU core's results may be from the exact ones, in units of
-    the last place; 0.5 is correctly rounded.
+    the last place; 0.5 is correctly rounded. ``gpu``: the same of a GPU, whose exponentials of
+    float32 are powers of two, so that what rounds their argument grows with it. ``flushed``: there
+    float32 below the normal numbers may count as 0, as argument and as result.
 
     ``special``: operations of a GPU's special-function units that it takes at least, or plain ones
     that take no less time: one, where an algorithm is known that gets by with it, as a sigmoid does
@@ -50,6 +52,8 @@ class Primitive:
     exact: bool = False
     least: float = -INF
     ulp: float = 0.5
+    gpu: float = 0.5
+    flushed: bool = False
     special: int = 0
     plain: bool = True
 
@@ -85,17 +89,28 @@ def _slow(
     partials: Callable[..., tuple[Expr | None, ...]],
     rises: tuple[int, ...],
     ulp: float,
+    gpu: float,
     least: float = -INF,
 ) -> Primitive:
     """One that takes a special function, and that a CPU has no instruction for."""
-    return Primitive(torch, partials, rises, least=least, ulp=ulp, special=1, plain=False)
+    return Primitive(
+        torch,
+        partials,
+        rises,
+        least=least,
+        ulp=ulp,
+        gpu=gpu,
+        flushed=True,
+        special=1,
+        plain=False,
+    )
 
 
 PRIMITIVES: Mapping[str, Primitive] = {
     "add": Primitive(torch.add, lambda a, b: (ONE, ONE), (1, 1), exact=True),
     "sub": Primitive(torch.sub, lambda a, b: (ONE, -ONE), (1, -1), exact=True),
     "mul": Primitive(torch.mul, lambda a, b: (b, a), (0, 0), exact=True),
-    "div": Primitive(torch.div, lambda a, b: (1.0 / b, -(a / b) / b), (0, 0), special=1),
+    "div": Primitive(torch.div, lambda a, b: (1.0 / b, -(a / b) / b), (0, 0), gpu=2, special=1),
     "neg": Primitive(torch.neg, lambda a: (-ONE,), (-1,), exact=True),
     "abs": Primitive(torch.abs, lambda a: (_sign(a),), (0,), exact=True),
     "minimum": Primitive(
@@ -105,7 +120,7 @@ PRIMITIVES: Mapping[str, Primitive] = {
         torch.maximum, lambda a, b: _half_at_ties(a, b, b < a), (1, 1), exact=True
     ),
     "clamp": Primitive(torch.clamp, _clamped, (1, 1, 1), exact=True),
-    "floor": Primitive(torch.floor, _none, (1,), exact=True),
+    "floor": Primitive(torch.floor, _none, (1,), exact=True, flushed=True),
     "where": Primitive(
         torch.where,
         lambda c, a, b: (None, _one_where(c), _one_where(call("no", c))),
@@ -118,26 +133,36 @@ PRIMITIVES: Mapping[str, Primitive] = {
     "both": Primitive(torch.logical_and, _none, (0, 0), exact=True),
     "either": Primitive(torch.logical_or, _none, (0, 0), exact=True),
     "no": Primitive(torch.logical_not, _none, (0,), exact=True),
-    "sqrt": Primitive(torch.sqrt, lambda a: (0.5 / call("sqrt", a),), (1,), least=0.0, special=1),
+    "sqrt": Primitive(
+        torch.sqrt,
+        lambda a: (0.5 / call("sqrt", a),),
+        (1,),
+        least=0.0,
+        gpu=2,
+        flushed=True,
+        special=1,
+    ),
     "rsqrt": Primitive(
         torch.rsqrt,
         lambda a: (-0.5 * call("rsqrt", a) / a,),
         (-1,),
         least=0.0,
         ulp=1.5,
+        gpu=4,
+        flushed=True,
         special=1,
     ),
-    "exp": _slow(torch.exp, lambda a: (call("exp", a),), (1,), ulp=1),
-    "expm1": _slow(torch.expm1, lambda a: (call("exp", a),), (1,), ulp=2),
-    "log": _slow(torch.log, lambda a: (1.0 / a,), (1,), least=0.0, ulp=1),
-    "log1p": _slow(torch.log1p, lambda a: (1.0 / (1.0 + a),), (1,), least=-1.0, ulp=3),
-    "sin": _slow(torch.sin, lambda a: (call("cos", a),), (0,), ulp=3),
-    "cos": _slow(torch.cos, lambda a: (-call("sin", a),), (0,), ulp=3),
-    "tanh": _slow(torch.tanh, lambda a: (1.0 - call("tanh", a) ** 2,), (1,), ulp=2),
+    "exp": _slow(torch.exp, lambda a: (call("exp", a),), (1,), ulp=1, gpu=64),
+    "expm1": _slow(torch.expm1, lambda a: (call("exp", a),), (1,), ulp=2, gpu=64),
+    "log": _slow(torch.log, lambda a: (1.0 / a,), (1,), least=0.0, ulp=1, gpu=4),
+    "log1p": _slow(torch.log1p, lambda a: (1.0 / (1.0 + a),), (1,), least=-1.0, ulp=3, gpu=6),
+    "sin": _slow(torch.sin, lambda a: (call("cos", a),), (0,), ulp=3, gpu=3),
+    "cos": _slow(torch.cos, lambda a: (-call("sin", a),), (0,), ulp=3, gpu=3),
+    "tanh": _slow(torch.tanh, lambda a: (1.0 - call("tanh", a) ** 2,), (1,), ulp=2, gpu=4),
     "sigmoid": _slow(
-        torch.sigmoid, lambda a: (call("sigmoid", a) * call("sigmoid", -a),), (1,), ulp=3
+        torch.sigmoid, lambda a: (call("sigmoid", a) * call("sigmoid", -a),), (1,), ulp=3, gpu=64
     ),
-    "erf": _slow(torch.erf, lambda a: (2 / sqrt(pi) * call("exp", -(a * a)),), (1,), ulp=2),
+    "erf": _slow(torch.erf, lambda a: (2 / sqrt(pi) * call("exp", -(a * a)),), (1,), ulp=2, gpu=2),
 }
 
 
