@@ -7,7 +7,8 @@ With ``o + p = s*q + r`` along every axis (``q`` the anchor, ``r`` the phase)
 
 A thread holds the sums of all phases and all channels of its anchors, so that an input that it has
 loaded meets all weights that it is ever multiplied with by that tap, and these are numbers that all
-threads share. Inputs lie side by side along width, as anchors of neighbouring threads do. Sums are products of the compute type, one after another: no rounding to tf32.
+threads share. Inputs lie side by side along width, as the anchors of neighbouring threads do. Sums
+are products of the compute type, one after another: no rounding to tf32.
 ``T`` is a ``FewTile``, ``A`` an ``Epilogue``; ``sizes`` are ``FewSizes``.
 """
 

@@ -176,7 +176,8 @@ def of_theirs(problem: Problem, tiles: FewTiling, multiprocessors: int) -> float
 
 def expected(problem: Problem) -> float | None:
     """Seconds of a problem on tensors that lie as it says; None where other engines serve it."""
-    if problem.layout == "channels_last" or verdict(problem):
+    # Along one axis torch has no such form.
+    if (problem.layout == "channels_last" and problem.rank > 1) or verdict(problem):
         return None
     _, _, capability = problem.device.partition(":sm")
     count = MULTIPROCESSORS.get(int(capability or 90), 108)
