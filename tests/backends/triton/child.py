@@ -42,6 +42,7 @@ FLOPS = ("fp32", "tf32", "fp16", "bf16", "fp64")
 MACHINES = {
     "store": {"flops": dict.fromkeys(FLOPS, 1e-3), "on_chip": 0},
     "resident": {"flops": dict.fromkeys(FLOPS, 1e-3), "on_chip": 2**18},
+    "slow": {"flops": dict.fromkeys(FLOPS, 1e-3)},
     "recompute": {"flops": dict.fromkeys(FLOPS, 1e30), "on_chip": 0},
 }
 

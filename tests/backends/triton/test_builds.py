@@ -57,7 +57,7 @@ PATTERNS: dict[str, Pattern] = {
         (*PLAIN, batch_norm(training=True), max_pool(2), group_norm(8)),
     ),
     "k9 s4 of one channel": ("ci56 co1 k9 s4 p4 op3 fp32 tf32", PLAIN),
-    "k4 s2 p1 of few, channels_last": ("ci64 co3 k4 s2 p1 fp16 channels_last", (*PLAIN, tanh())),
+    "k4 s2 p1 of few": ("ci64 co3 k4 s2 p1 fp32 tf32", (*PLAIN, tanh())),
     "k3 s2 of few in 3-D": ("ci32 co2 k3 s2 p1 op1 bf16", (conv_transpose(3),)),
     "a pool before": (
         "ci32 co64 k3 s2 p1 op1 fp16",

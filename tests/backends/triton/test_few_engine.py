@@ -4,6 +4,7 @@ Small integers: every sum is exact and rounded once, so results are compared bit
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,10 +14,9 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from transfuse.backends.triton import Triton, versus_cudnn
+from transfuse.backends.triton import Triton
 from transfuse.backends.triton.engines.few import few_tiling
 from transfuse.backends.triton.engines.few.few_records import FewTile
-from transfuse.backends.triton.engines.few.few_tiling import FewWork
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.problem import Problem
@@ -85,11 +85,13 @@ def filled(line: str, seed: int = 0) -> tuple[Problem, Tensor, Tensor]:
 def computed(
     interpreter: Interpreter, problem: Problem, x: Tensor, weight: Tensor, last: bool = False
 ) -> Tensor:
-    """The result of this engine: one launch, and no memory but that of the call."""
+    """The result of this engine: one launch, and no memory but that of the call. Where tensor cores
+    are slow, it serves however small a layer is."""
     chain = Chain(conv_transpose(problem.rank))
     form = LAST[x.dim()] if last else torch.contiguous_format
     strides = torch.empty(chain.result(problem), device="meta", memory_format=form).stride()
-    answer = interpreter(chain, problem, x, weight, {}, strides=strides)
+    options = {"strides": strides, "machine": "slow"}
+    answer = interpreter(chain, problem, x, weight, {}, **options)
     assert [each["kernel"] for each in answer["launches"]] == ["few_outputs"]
     found: Tensor = answer["results"][0]
     return found
@@ -100,18 +102,15 @@ def defined(problem: Problem, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def cases() -> Iterator[Any]:
-    """Every line in every arithmetic; two layouts of each tensor, these in turn."""
+    """Every line in every arithmetic; two layouts of results, these in turn."""
     for (at, line), (turn, arithmetic) in product(enumerate(LINES), enumerate(ARITHMETIC)):
-        layouts = (at + turn) % 4
-        yield pytest.param(f"{line} {arithmetic}", layouts % 2 == 1, layouts > 1)
+        yield pytest.param(f"{line} {arithmetic}", (at + turn) % 2 == 1)
 
 
-@pytest.mark.parametrize(("line", "x_last", "y_last"), [*cases()])
-def test_every_result(line: str, x_last: bool, y_last: bool, interpreter: Interpreter) -> None:
+@pytest.mark.parametrize(("line", "last"), [*cases()])
+def test_every_result(line: str, last: bool, interpreter: Interpreter) -> None:
     problem, x, weight = filled(line)
-    if x_last:
-        x = x.to(memory_format=LAST[x.dim()])
-    y = computed(interpreter, problem, x, weight, y_last)
+    y = computed(interpreter, problem, x, weight, last)
     torch.testing.assert_close(y, defined(problem, x, weight), rtol=0, atol=0)
 
 
@@ -124,24 +123,15 @@ def _turned_weights(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _slices(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Every second channel and column of what is otherwise NaN."""
-    found = []
-    for each in (x, weight):
-        n, c, *_, w = each.shape
-        wide = torch.full((n, 2 * c, *each.shape[2:-1], 2 * w), torch.nan, dtype=each.dtype)
-        wide[:, ::2, ..., 1::2] = each
-        found.append(wide[:, ::2, ..., 1::2])
-    return found[0], found[1]
+    """Every second channel and line of what is otherwise NaN; of weights, column too."""
+    n, c, h, w = x.shape
+    lines = torch.full((n, 2 * c, 2 * h, w + 1), torch.nan, dtype=x.dtype)[:, ::2, 1::2, 1:]
+    n, c, h, w = weight.shape
+    columns = torch.full((n, 2 * c, h, 2 * w), torch.nan, dtype=x.dtype)[:, ::2, :, 1::2]
+    return lines.copy_(x), columns.copy_(weight)
 
 
-def _unaligned(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Channels side by side, from the middle of 16 bytes on."""
-    last = x.to(memory_format=torch.channels_last)
-    memory = torch.full((x.numel() + 1,), torch.nan, dtype=x.dtype)
-    return memory[1:].as_strided(x.shape, last.stride(), 1).copy_(x), weight
-
-
-@pytest.mark.parametrize("lie", [_channels_last_weights, _turned_weights, _slices, _unaligned])
+@pytest.mark.parametrize("lie", [_channels_last_weights, _turned_weights, _slices])
 def test_tensors_that_lie_otherwise(lie: Any, interpreter: Interpreter) -> None:
     problem, x, weight = filled("n2 ci8 co3 i4x5 k3 s2 p1 op1")
     y = computed(interpreter, problem, *lie(x, weight))
@@ -202,12 +192,13 @@ TAILS = {
     [
         "n2 ci4 co3 i5x6 k5 s2 p2 op1",
         "n2 ci4 co1 i9 k7 s4 fp16",
-        "n1 ci4 co4 i2x3x2 k3 s2 bf16 channels_last",
+        "n1 ci4 co4 i2x3x2 k3 s2 bf16",
     ],
 )
 def test_tails(name: str, line: str, interpreter: Interpreter) -> None:
     problem = Problem.parse(line)
-    launches = interpreter.right(Chain(conv_transpose(problem.rank), *TAILS[name]), problem)
+    chain = Chain(conv_transpose(problem.rank), *TAILS[name])
+    launches = interpreter.right(chain, problem, machine="slow")
     assert [each["kernel"] for each in launches] == ["few_outputs"]
 
 
@@ -219,7 +210,8 @@ def test_an_operand_for_every_element(line: str, interpreter: Interpreter) -> No
     problem = Problem.parse(line)
     result = Chain(conv_transpose(problem.rank)).result(problem)
     chain = Chain(conv_transpose(problem.rank), add("skip"), relu())
-    launches = interpreter.right(chain.fitted({"skip": tuple(result)}), problem)
+    fitted = chain.fitted({"skip": tuple(result)})
+    launches = interpreter.right(fitted, problem, machine="slow")
     assert [each["kernel"] for each in launches] == ["few_outputs"]
 
 
@@ -272,7 +264,27 @@ def test_long_sums_of_few_anchors_go_to_tensor_cores() -> None:
     """Channels are added one after another, by as many programs as anchors fill."""
     problem = Problem.parse("n1 ci2048 co3 i8x8 k4 s2 p1 fp16 cuda:sm90")
     (row,) = Triton().tiles(Chain(conv_transpose(2)), problem)
-    assert row.passed_over["few"].startswith("tensor cores are expected to take 0.")
+    reason = "it is expected to take {} of the time of tensor cores"
+    share = row.passed_over["few"].split()[5]
+    assert row.passed_over["few"] == reason.format(share)
+    assert float(share) > 1
+
+
+@pytest.mark.parametrize("rest", ["i256x256 k3 s2", "i48x48x48 k3 s2"])
+def test_channels_innermost(rest: str) -> None:
+    """Neighbouring threads would read lines of their own."""
+    problem = Problem.parse(f"n8 ci8 co2 {rest} channels_last cuda:sm90")
+    (row,) = Triton().tiles(Chain(conv_transpose(problem.rank)), problem)
+    assert row.passed_over["few"] == "its input has channels innermost"
+    assert few_tiling.expected(problem) is None
+    assert few_tiling.expected(replace(problem, layout="contiguous")) is not None
+
+
+def test_one_axis_has_no_form_with_channels_innermost() -> None:
+    problem = Problem.parse("n16 ci32 co1 i8192 k7 p3 channels_last cuda:sm90")
+    (row,) = Triton().tiles(Chain(conv_transpose(1)), problem)
+    assert row.engine.startswith("few:")
+    assert few_tiling.expected(problem) is not None
 
 
 def test_explained() -> None:
@@ -285,34 +297,7 @@ def test_explained() -> None:
 
 def test_every_weight_is_met_once() -> None:
     """By one tap and one phase each."""
-    tile = FewTile(128, 3, 1, (2, 3, 5), (1, 2, 4), (30, 15, 5, 1), 4, False, (True,) * 3, True, 1)
+    tile = FewTile(128, 3, 1, (2, 3, 5), (1, 2, 4), (30, 15, 5, 1), (True,) * 3, True, 1)
     met = [at for tap in tile.factors for at in tap if at >= 0]
     assert sorted(met) == list(range(tile.weights))
     assert (len(tile.factors), *{len(tap) for tap in tile.factors}) == (len(tile.taps), tile.sums)
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_tiles_suit_their_work(beside: bool) -> None:
-    """Registers and code are bounded, channels divided, and the first tiles take the least."""
-    sizes = product((3, 6, 64), (1, 3), ("k1", "k7", "k9 s4", "k4 s2 p1"), ("fp32", "fp64"))
-    lines = [f"n2 ci{ci} co{co} i64x64 {rest} {dtype}" for ci, co, rest, dtype in sizes]
-    for problem in map(Problem.parse, lines):
-        if few_tiling.verdict(problem):
-            continue
-        work = FewWork.of(problem, beside)
-        found = [*few_tiling.space(work, not beside, 132)]
-        assert found
-        for each in found:
-            assert each.held * work.sums * work.words <= few_tiling.SUMS
-            assert problem.in_channels % each.together == 0
-            assert each.pieces == (not beside and each.together == few_tiling.TOGETHER)
-        costs = [few_tiling.seconds(problem, beside, each, 132) for each in found]
-        assert costs == sorted(costs)
-
-
-def test_a_plain_layer_is_weighed_by_what_this_engine_takes() -> None:
-    """Not by what was measured of others."""
-    line = "n16 ci56 co1 i256x256 k9 s4 p4 op3 fp32 tf32 cuda"
-    assert versus_cudnn.slower(Problem.parse(line), bias=False) == ""
-    many = line.replace("co1", "co17")
-    assert few_tiling.expected(Problem.parse(many)) is None

@@ -7,7 +7,8 @@ With ``o + p = s*q + r`` along every axis (``q`` the anchor, ``r`` the phase)
 
 A thread holds the sums of all phases and all channels of its anchors, so that an input that it has
 loaded meets all weights that it is ever multiplied with by that tap, and these are numbers that all
-threads share. Sums are products of the compute type, one after another: no rounding to tf32.
+threads share. Inputs lie side by side along width, as the anchors of neighbouring threads do. Sums
+are products of the compute type, one after another: no rounding to tf32.
 ``T`` is a ``FewTile``, ``A`` an ``Epilogue``; ``sizes`` are ``FewSizes``.
 """
 
@@ -17,14 +18,10 @@ import triton.language as tl
 from transfuse.backends.triton.epilogue.places_kernel import write
 from transfuse.backends.triton.epilogue.records import Channels, Coordinates, Operands
 from transfuse.backends.triton.epilogue.tile_ops import apply_ops
-from transfuse.backends.triton.strides import CHANNELS as CHANNEL_AXIS
-from transfuse.backends.triton.strides import WIDTH as WIDTH_AXIS
 from transfuse.backends.triton.told_kernel import parted, plain
 
 CHECKED = tl.constexpr(1024)
 """Weights that a program looks at at once."""
-BY_CHANNELS = tl.constexpr(CHANNEL_AXIS)
-BY_WIDTH = tl.constexpr(WIDTH_AXIS)
 
 
 @triton.jit
@@ -48,16 +45,9 @@ def finite(weight, sizes, T: tl.constexpr, ACC: tl.constexpr):
 @triton.jit
 def back(strides, T: tl.constexpr, TAP: tl.constexpr):
     """How far before an anchor's own input that of a tap lies."""
-    TOGETHER: tl.constexpr = T.together
     far = plain(strides[2]).to(tl.int64) * T.taps[TAP][0]
     far += plain(strides[3]).to(tl.int64) * T.taps[TAP][1]
-    if T.inner == BY_WIDTH:
-        return far + T.taps[TAP][2]
-    else:
-        far += plain(strides[4]).to(tl.int64) * T.taps[TAP][2]
-        if T.pieces:
-            far = tl.multiple_of(far, TOGETHER)
-        return far
+    return far + T.taps[TAP][2]
 
 
 @triton.jit
@@ -89,41 +79,17 @@ def reached(at, sizes, T: tl.constexpr, TAP: tl.constexpr):
 
 
 @triton.jit
-def apart(v, COUNT: tl.constexpr):
-    """The columns of a tile: a tuple."""
-    ROWS: tl.constexpr = v.shape[0]
-    if COUNT == 1:
-        return (v.reshape(ROWS),)
-    else:
-        even, odd = tl.split(v.reshape(ROWS, COUNT // 2, 2))
-        even = apart(even.reshape(ROWS, COUNT // 2), COUNT // 2)
-        odd = apart(odd.reshape(ROWS, COUNT // 2), COUNT // 2)
-        found = ()
-        for i in tl.static_range(COUNT // 2):
-            found = found + (even[i], odd[i])
-        return found
-
-
-@triton.jit
 def inputs_of(source, there, ci, strides, T: tl.constexpr, ACC: tl.constexpr):
     """The channels of a step that one tap reads: a tuple."""
     TOGETHER: tl.constexpr = T.together
-    if T.pieces:
-        ci = tl.multiple_of(ci, TOGETHER)
-        piece = (source + ci)[:, None] + tl.arange(0, TOGETHER)[None, :]
+    found = ()
+    for i in tl.static_range(TOGETHER):
+        channel = source + (ci + i).to(tl.int64) * plain(strides[1])
         if there is None:
-            return apart(tl.load(piece).to(ACC), TOGETHER)
+            found = found + (tl.load(channel).to(ACC),)
         else:
-            return apart(tl.load(piece, mask=there[:, None], other=0.0).to(ACC), TOGETHER)
-    else:
-        found = ()
-        for i in tl.static_range(TOGETHER):
-            channel = source + (ci + i).to(tl.int64) * plain(strides[1])
-            if there is None:
-                found = found + (tl.load(channel).to(ACC),)
-            else:
-                found = found + (tl.load(channel, mask=there, other=0.0).to(ACC),)
-        return found
+            found = found + (tl.load(channel, mask=there, other=0.0).to(ACC),)
+    return found
 
 
 @triton.jit
@@ -235,7 +201,6 @@ def few_outputs(
     CHANNELS: tl.constexpr = T.channels
     STORED: tl.constexpr = 1 if A.summed else CHANNELS
     ROWS: tl.constexpr = T.stride[0] * T.stride[1]
-    TOGETHER: tl.constexpr = T.together
     UNIT: tl.constexpr = T.unit
     WHOLE: tl.constexpr = CHANNELS == T.outputs
     operands = Operands(tensors, numbers, strides)
@@ -249,14 +214,7 @@ def few_outputs(
     w += plain(sizes.first[2])
     at = (d, h, w)
     source = d.to(tl.int64) * plain(sizes.source[2]) + h.to(tl.int64) * plain(sizes.source[3])
-    if T.inner == BY_WIDTH:
-        source += w
-    else:
-        source += w.to(tl.int64) * plain(sizes.source[4])
-    source += n.to(tl.int64) * plain(sizes.source[0])
-    if T.pieces:
-        source = tl.multiple_of(source, TOGETHER)
-    source = x + source
+    source = x + source + n.to(tl.int64) * plain(sizes.source[0]) + w
     if T.outside:
         # Zeros stand for what is not there, and times NaN or Inf they would be NaN.
         if finite(weight, sizes, T, ACC):

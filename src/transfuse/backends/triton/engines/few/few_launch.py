@@ -4,18 +4,16 @@ from collections.abc import Iterator
 from math import prod
 
 from transfuse.backends.triton.arguments import At
-from transfuse.backends.triton.draft import WEIGHT, Draft, X, gathered, numbers, spread_strides
+from transfuse.backends.triton.draft import WEIGHT, X, gathered, numbers, spread_strides
 from transfuse.backends.triton.engines.contract import Task, Unsuited
 from transfuse.backends.triton.engines.few.few_records import FewSizes, FewTile
 from transfuse.backends.triton.engines.few.few_tiling import (
-    TOGETHER,
+    MARGIN,
     WARPS,
     FewTiling,
-    FewWork,
-    seconds,
+    of_theirs,
     space,
     verdict,
-    with_tensor_cores,
 )
 from transfuse.backends.triton.engines.gemm.gemm_geometry import Anchors, destination
 from transfuse.backends.triton.engines.gemm.gemm_launch import scaled
@@ -47,6 +45,11 @@ class Few:
             return "a window or a statistic follows the sums"
         if segment.resident is not None:
             return "a norm takes all positions of a sample at once"
+        along = inner(draft.x_strides)
+        if along == CHANNEL_AXIS:
+            return "its input has channels innermost"
+        if along != WIDTH_AXIS:
+            return "its input has neighbours along width lie apart"
         return verdict(draft.core)
 
     def configs(self, task: Task) -> Iterator[FewTiling]:
@@ -54,11 +57,10 @@ class Few:
         count = prod(anchors_of(task).each("anchors"))
         if count >= 2**31:
             raise Unsuited(f"{count} positions have no 32-bit numbers")
-        processors, beside = draft.gpu.multiprocessors, inner(draft.x_strides) == WIDTH_AXIS
-        found = [*space(FewWork.of(core, beside), in_pieces(draft), processors)]
-        theirs = with_tensor_cores(core) / seconds(core, beside, found[0], processors)
-        if theirs < 1:
-            raise Unsuited(f"tensor cores are expected to take {theirs:.2f} of its time")
+        found = [*space(core, draft.gpu.multiprocessors)]
+        share = of_theirs(core, found[0], draft.gpu.multiprocessors)
+        if share > MARGIN:
+            raise Unsuited(f"it is expected to take {share:.2f} of the time of tensor cores")
         yield from found
 
     def share(self, tiles: FewTiling) -> float:
@@ -84,13 +86,6 @@ def anchors_of(task: Task) -> Anchors:
     return Anchors.of(task.draft.core.axes, task.segment.result.spatial)
 
 
-def in_pieces(draft: Draft) -> bool:
-    """Whether the channels of a step are one aligned piece of the input."""
-    numbers = [draft.x_strides[at] for at in range(5) if at != CHANNEL_AXIS]
-    divided = not any(n % TOGETHER for n in (*numbers, draft.core.in_channels))
-    return inner(draft.x_strides) == CHANNEL_AXIS and divided and X not in draft.unaligned
-
-
 def unit(task: Task, tiles: FewTiling, strides: Five) -> int:
     """How many results are one aligned piece of a tensor that lies so."""
     anchors, outputs = anchors_of(task), task.draft.core.out_channels
@@ -113,8 +108,6 @@ def tile_of(task: Task, tiles: FewTiling) -> FewTile:
         kernel=three(core.kernel, 1),
         stride=anchors.each("stride"),
         order=(co, *three(order, 0)),
-        inner=inner(draft.x_strides),
-        pieces=tiles.pieces,
         leaves=(bool(leaves[0]), bool(leaves[1]), bool(leaves[2])),
         cropped=anchors.cropped(anchors.each("anchors")),
         unit=unit(task, tiles, task.out.strides),

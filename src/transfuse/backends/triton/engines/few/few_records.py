@@ -24,8 +24,6 @@ class FewTile:
     kernel: Three
     stride: Three
     order: tuple[int, int, int, int]
-    inner: int  # the axis along which inputs lie side by side
-    pieces: bool  # channels of a step are one aligned piece of memory
     leaves: tuple[bool, bool, bool]  # along which axes some taps fall outside the input
     cropped: bool  # some outputs of some anchors are no results
     unit: int  # results that are one aligned piece of memory
