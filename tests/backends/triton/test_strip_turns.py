@@ -197,10 +197,10 @@ def test_classes_that_differ_in_work() -> None:
 
 def test_where_it_pays() -> None:
     """Where finishing takes long beside the products, and only layouts that fit."""
-    for itemsize in (2, 4):
-        geometry, results = layer(64, 128, *DOUBLING, itemsize=itemsize)
+    for itemsize, channels in ((2, 128), (4, 64)):
+        geometry, results = layer(channels, 128, *DOUBLING, itemsize=itemsize)
         found = list(strip_turns.configs(geometry, itemsize, softmax(), results))
-        assert found[0].hold == (itemsize == 2)
+        assert found
         for each in found:
             assert each.own
             assert each.room(geometry, softmax(), results) <= SHARED
@@ -210,5 +210,7 @@ def test_where_it_pays() -> None:
         many, results = layer(1024, 128, *DOUBLING, itemsize=itemsize)
         assert not strip_turns.pays(many, itemsize, softmax())
         assert not list(strip_turns.configs(many, itemsize, softmax(), results))
+    few, _ = layer(64, 128, *DOUBLING, itemsize=2)
+    assert not strip_turns.pays(few, 2, softmax())
     wide, _ = layer(64, 64, Axis(512, 3), Axis(512, 7))
     assert not strip_turns.pays(wide, 2, AFTER)

@@ -34,8 +34,9 @@ MOST_SUMS = 128
 STORED, GATHERED = 6, 6
 """Instructions of a result that is stored, and of one whose statistic is gathered, at least."""
 
-LEAST = 0.25
-"""Work of finishing a result, as a share of its products, for which consumers have own tiles."""
+LEAST, MOST = 0.25, 1.5
+"""Work of finishing a result, as a share of its products, for which consumers have own tiles. With
+more work, products are short, and held weights feed both consumers at once as fast."""
 
 
 def fault(
@@ -80,7 +81,7 @@ def configs(
 
 def pays(geometry: StripGeometry, itemsize: int, after: Epilogue) -> bool:
     """Whether finishing results takes so long beside their products that it is to overlap them."""
-    return finishing(after) >= LEAST * products(geometry, itemsize)
+    return LEAST <= finishing(after) / products(geometry, itemsize) <= MOST
 
 
 def finishing(after: Epilogue) -> float:
