@@ -23,7 +23,7 @@ from transfuse.chain import Chain
 from transfuse.problem import Problem
 from transfuse.stages import batch_norm, conv_transpose, group_norm
 
-def tuner(chain=Chain(conv_transpose(1)), line="n2 ci3 co4 i9 k3 s2", **options):
+def tuner(chain=Chain(conv_transpose(1)), line="n2 ci3 co8 i9 k3 s2", **options):
     return tune.Tuner(chain, Problem.parse(line), HostClock(), 600.0, **options)
 
 file = Path(tuned_files.settings.tuned())
@@ -60,7 +60,7 @@ class Made(tune.Tuner):
             times.setdefault(config, abs(len(times) - 2) + 1.0)
         return {config: times[config] for config in configs}
 
-problem = Problem.parse("n2 ci3 co4 i9 k3 s2")
+problem = Problem.parse("n2 ci3 co8 i9 k3 s2")
 (outcome,) = Made(Chain(conv_transpose(1)), problem, HostClock(), 600.0, 5)
 wanted = list(times)[2]
 one = tuner()
@@ -74,7 +74,7 @@ print(json.dumps([
     next(iter(times)) == tiling.heuristic(shape, 90),
 ]))
 """)
-    line = "n2 ci3 co4 i9 k3 s2 p0 fp32 cpu"
+    line = "n2 ci3 co8 i9 k3 s2 p0 fp32 cpu"
     assert found == [5, True, 3.0, 3.0, True, True, 1000.0, line, True]
 
 
@@ -109,8 +109,8 @@ print(json.dumps([outcome.tried, outcome.faults, outcome.best.config == outcome.
 """)
     tried, (zeros, nothing, raised), heuristic = found
     assert tried == 4
-    assert zeros.endswith(" of 152 elements differ from the first")
-    assert nothing == "152 of 152 elements differ from the first"
+    assert zeros.endswith(" of 304 elements differ from the first")
+    assert nothing == "304 of 304 elements differ from the first"
     assert raised == "RuntimeError: out of resource: shared memory"
     assert heuristic
 
@@ -154,7 +154,7 @@ from transfuse.backends.triton.engines.portable.tile import Tile
 
 tuned_files.FRESH = 0.0
 generator = torch.Generator().manual_seed(0)
-x, w = (torch.randn(*s, generator=generator) for s in ((2, 3, 9), (3, 4, 3)))
+x, w = (torch.randn(*s, generator=generator) for s in ((2, 3, 9), (3, 8, 3)))
 
 def tiles():
     made = list(calls._ready.values())[-1].launch_plan

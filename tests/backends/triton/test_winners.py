@@ -21,7 +21,7 @@ from .conftest import Child
 PROBLEMS = {
     "one axis": "n2 ci3 co2 i20 k5 s2 p1",
     "two axes": "n2 ci17 co4 i7x10 k3 s2 p1 op1",
-    "three axes": "n1 ci5 co3 i3x4x5 k3x2x4 s2x1x3 p1x0x1",
+    "three axes": "n1 ci5 co3 i6x8x5 k3x2x4 s2x1x3 p1x0x1",
     "groups": "n1 ci6 co4 i6x7 k4 s2 p1 g2",
     "dilated": "n1 ci18 co2 i6x7 k3 s1 p2 d2",
     "taps that stride and dilation never meet": "n1 ci3 co4 i7x8 k3 s2 p1 d2",

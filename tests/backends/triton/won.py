@@ -26,7 +26,7 @@ from transfuse.problem import Problem
 from transfuse.reverse import winners
 
 USUAL = dict(launches.TILINGS)
-FEW = {kernel: launches.Tiling(16, 4, 1, 6) for kernel in USUAL}
+FEW = {kernel: launches.WinnersTiling(16, 4, 1, 6) for kernel in USUAL}
 
 
 def interpret(

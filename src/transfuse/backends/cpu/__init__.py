@@ -12,8 +12,7 @@ from torch import Tensor
 
 from transfuse.backends import legs
 from transfuse.backends.base import Backend, Executable, Kernels, Run, Scatter, Verdict
-from transfuse.backends.cpu import library, lower, results
-from transfuse.backends.cpu.decided import fused
+from transfuse.backends.cpu import library, results
 from transfuse.chain import Chain
 from transfuse.elements import ELEMENTS
 from transfuse.plan import Plan
@@ -49,6 +48,8 @@ class Cpu(Backend):
         return _routed(chain, problem)
 
     def plan(self, chain: Chain, problem: Problem) -> Plan:
+        from transfuse.backends.cpu.decided import fused  # what an import has no need of
+
         found = _routed(chain, problem)
         return found.plan(fused(found.core, found.inner), ELEMENTS[problem.dtype].compute.itemsize)
 
@@ -65,13 +66,13 @@ def _routed(chain: Chain, problem: Problem) -> Route:
 
 
 def _refuses(chain: Chain, problem: Problem) -> str:
+    from transfuse.backends.cpu import before, lower  # what an import has no need of
+
     chain.shapes(problem)  # what a stage refuses, no rewrite may hide
     chains = (rewritten(chain, finite) for finite in (True, False))
     reasons = (lower.refusal(each, each.shapes(problem)) for each in chains)
     if reason := next(filter(None, reasons), ""):
         return reason
-    from transfuse.backends.cpu import before  # what an import has no need of
-
     return before.stored(chain, problem)
 
 

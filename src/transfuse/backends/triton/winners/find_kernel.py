@@ -95,11 +95,12 @@ def won(values, valid, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def found(
-    e, live, channel, x, weights, added, lists, ends, steps, S,
-    P: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
-    """Note where the winners of a block of a channel's list are, in the list by place, too."""
+def found(e, live, channel, given, lists, ends, steps, S, P: tl.constexpr, ACC: tl.constexpr):
+    """Note where the winners of a block of a channel's list are, in the list by place, too.
+
+    ``given``: the input, the weights, and what is added to the products.
+    """
+    x, weights, added = given
     Z: tl.constexpr = P.z
     Y: tl.constexpr = P.y
     X: tl.constexpr = P.x
@@ -158,4 +159,4 @@ def find(x, weights, bias, lists, ends, shares, S, P: tl.constexpr, ACC: tl.cons
     steps = P.inputs * (((plain(S.inner) * P.unit) + P.channels - 1) // P.channels)
     for at in range(first, end, P.rows):
         e = at + tl.arange(0, P.rows)
-        found(e, e < end, channel, x, weights, added, lists, ends, steps, S, P, ACC)
+        found(e, e < end, channel, (x, weights, added), lists, ends, steps, S, P, ACC)

@@ -33,8 +33,9 @@ def met(at, i, A: tl.constexpr):
 
 
 @triton.jit
-def summed(acc, index, live, weights, lists, own, c, there, S, P: tl.constexpr, ACC: tl.constexpr):
+def summed(acc, index, live, weights, lists, own, channels, S, P: tl.constexpr, ACC: tl.constexpr):
     """One block of winners more."""
+    c, there = channels
     Z: tl.constexpr = P.z
     Y: tl.constexpr = P.y
     X: tl.constexpr = P.x
@@ -67,11 +68,12 @@ def summed(acc, index, live, weights, lists, own, c, there, S, P: tl.constexpr, 
 
 @triton.jit
 def over_range(
-    acc, begin, end, weights, lists, own, c, there, S, P: tl.constexpr, ACC: tl.constexpr
+    acc, begin, end, weights, lists, own, channels, S, P: tl.constexpr, ACC: tl.constexpr
 ):
+    """All blocks of a range more."""
     for at in range(begin, end, P.rows):
         index = at + tl.arange(0, P.rows)
-        acc = summed(acc, index, index < end, weights, lists, own, c, there, S, P, ACC)
+        acc = summed(acc, index, index < end, weights, lists, own, channels, S, P, ACC)
     return acc
 
 
@@ -126,7 +128,7 @@ def by_input(weights, ends, lists, out, strides, tiles, S, P: tl.constexpr, ACC:
         to = ((line + once_y - 1) * blocks + b + once_b - 1) * channels
         begin = start(ends, from_)
         end = tl.minimum(start(ends, to + (group + 1) * own_channels), plain(S.most))
-        acc = over_range(acc, begin, end, weights, lists, own, c, there, S, P, ACC)
+        acc = over_range(acc, begin, end, weights, lists, own, (c, there), S, P, ACC)
     acc = tl.where(too_many(ends, S), float("nan"), acc)
     x = first + tl.arange(0, P.line)
     to = out + n.to(tl.int64) * plain(strides[0]) + iz.to(tl.int64) * plain(strides[2])

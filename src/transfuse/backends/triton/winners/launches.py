@@ -18,7 +18,7 @@ from transfuse.backends.triton.strides import Five, five, inner, three
 from transfuse.backends.triton.told import all_told, divisor
 from transfuse.backends.triton.winners.pattern import (
     LEAST,
-    Axis,
+    AxisPattern,
     Listing,
     Pattern,
     Turn,
@@ -36,7 +36,7 @@ BY_INPUT = Kernel("winners.input_kernel", "by_input", static=2)
 
 
 @dataclass(frozen=True)
-class Tiling:
+class WinnersTiling:
     """Winners at once, warps and stages of a kernel; programs that keep a GPU busy."""
 
     rows: int
@@ -46,9 +46,9 @@ class Tiling:
 
 
 TILINGS = {
-    FIND: Tiling(128, 4, 3, 2112),
-    BY_WEIGHT: Tiling(64, 2, 3, 4096),
-    BY_INPUT: Tiling(64, 2, 2),
+    FIND: WinnersTiling(128, 4, 3, 2112),
+    BY_WEIGHT: WinnersTiling(64, 2, 3, 4096),
+    BY_INPUT: WinnersTiling(64, 2, 2),
 }
 """By instructions counted in code for sm_90. Two warps: of a narrow matrix more would compute the
 same parts."""
@@ -68,7 +68,7 @@ class Facts:
 
     problem: Problem
     windows: tuple[AxisWindows, ...]
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[AxisPattern, AxisPattern, AxisPattern]
     most: int
 
     @property

@@ -25,7 +25,7 @@ MOST_TAPS = 16
 
 
 @dataclass(frozen=True)
-class Axis:
+class AxisPattern:
     """One axis. Windows see inputs one after another from their first on, ``inputs`` at most.
 
     A column of a matrix stands for an output of a window, ``outputs`` of them. Seen from the
@@ -106,9 +106,9 @@ class Pattern:
     has its channels side by side.
     """
 
-    z: Axis
-    y: Axis
-    x: Axis
+    z: AxisPattern
+    y: AxisPattern
+    x: AxisPattern
     rows: int
     channels: int
     line: int
@@ -119,7 +119,7 @@ class Pattern:
     last: bool = False
 
     @property
-    def axes(self) -> tuple[Axis, Axis, Axis]:
+    def axes(self) -> tuple[AxisPattern, AxisPattern, AxisPattern]:
         return self.z, self.y, self.x
 
     @property
@@ -144,10 +144,12 @@ class Pattern:
         return self.z.taps * self.y.taps
 
 
-def pattern_axes(problem: Problem, windows: Sequence[AxisWindows]) -> tuple[Axis, Axis, Axis]:
+def pattern_axes(
+    problem: Problem, windows: Sequence[AxisWindows]
+) -> tuple[AxisPattern, AxisPattern, AxisPattern]:
     """The axes of a convolution and the windows behind it."""
     each = [
-        Axis(k, s, p, d, w.kernel, w.stride, w.padding, w.dilation)
+        AxisPattern(k, s, p, d, w.kernel, w.stride, w.padding, w.dilation)
         for k, s, p, d, w in zip(
             problem.kernel,
             problem.stride,
@@ -157,7 +159,7 @@ def pattern_axes(problem: Problem, windows: Sequence[AxisWindows]) -> tuple[Axis
             strict=True,
         )
     ]
-    missing = Axis(1, 1, 0, 1, 1, 1, 0, 1)
+    missing = AxisPattern(1, 1, 0, 1, 1, 1, 0, 1)
     a, b, c = (*[missing] * (3 - len(each)), *each)
     return a, b, c
 

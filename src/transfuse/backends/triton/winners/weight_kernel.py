@@ -48,11 +48,12 @@ def padded(place, S, P: tl.constexpr):
 
 
 @triton.jit
-def added(
-    sums, e, live, x, places, gradient, base, mz, my, c, there, S,
-    P: tl.constexpr, ACC: tl.constexpr,
-):  # fmt: skip
+def added(sums, winners, lists, base, taps, channels, S, P: tl.constexpr, ACC: tl.constexpr):
     """Sums with one block of winners more."""
+    e, live = winners
+    places, gradient = lists
+    mz, my = taps
+    c, there = channels
     Z: tl.constexpr = P.z
     Y: tl.constexpr = P.y
     X: tl.constexpr = P.x
@@ -112,7 +113,8 @@ def by_weight(
         sums = sums + (tl.zeros([PHASES, CHANNELS], ACC),)
     for at in range(first, end, P.rows):
         e = at + tl.arange(0, P.rows)
-        sums = added(sums, e, e < end, x, places, gradient, base, mz, my, c, there, S, P, ACC)
+        winners = (e, e < end)
+        sums = added(sums, winners, (places, gradient), base, (mz, my), (c, there), S, P, ACC)
     faulty = too_many(ends, S)
     index = tl.arange(0, PHASES)
     ky = index // X.every % Y.every + my * Y.every

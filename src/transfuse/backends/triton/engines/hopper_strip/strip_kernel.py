@@ -78,14 +78,15 @@ def release(weights, step, begun, count, turn, CONSUMER: gl.constexpr, C: gl.con
 
 @gluon.jit
 def multiply_strip(
-    sums, rings, strip, step, begun, s, count, turn,
+    sums, rings, strip, step, s, tile,
     CONSUMER: gl.constexpr, P: gl.constexpr, C: gl.constexpr, SWIZZLED: gl.constexpr,
 ):  # fmt: skip
     """The sums after all width taps of one strip, the last still in flight; the step after them.
 
-    ``s`` strips and the steps from ``begun`` on were this tile's before. ``turn`` is the tile's
-    number among its program's, ``count`` that of its weights.
+    ``s`` strips were this tile's before. ``tile``: the step that it began with, how many weights it
+    meets, and its number among its program's.
     """
+    begun, count, turn = tile
     TAPS: gl.constexpr = len(P.taps)
     PART: gl.constexpr = 0 if C.own else CONSUMER
     EACH: gl.constexpr = taps_in_turn(P, C, CONSUMER)
@@ -179,7 +180,7 @@ def consume(
         while rounds > 0:
             for s in range(nd * nh * blocks):
                 even, odd, step = multiply_strip(
-                    (even, odd), rings, strip, step, begun, s, count, turn,
+                    (even, odd), rings, strip, step, s, (begun, count, turn),
                     CONSUMER, P, C, SWIZZLED,
                 )  # fmt: skip
                 strip += 1
