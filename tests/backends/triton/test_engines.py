@@ -170,7 +170,7 @@ def test_explain_says_who_serves_and_why_not_others(monkeypatch: pytest.MonkeyPa
     assert row.engine.startswith("hopper_strip: strip 2x")
     assert row.passed_over == {
         WINDOW: "it takes one group and a maximum or sum right after the convolution",
-        "few": "it takes 4 output channels, and there are 64",
+        "few": "it takes at most 4 output channels, and there are 64",
         "gemm": "stride 1 has one phase, and kernel 3 more taps",
     }
     text = " ".join(str(found).split())

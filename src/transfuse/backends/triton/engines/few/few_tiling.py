@@ -97,7 +97,7 @@ class FewWork:
 def verdict(problem: Problem) -> str:
     """Why no tiles serve a problem, whatever its sizes; empty where some do."""
     if problem.out_channels > OUTPUTS:
-        return f"it takes {OUTPUTS} output channels, and there are {problem.out_channels}"
+        return f"it takes at most {OUTPUTS} output channels, and there are {problem.out_channels}"
     if problem.groups > 1:
         return f"it has no groups, and there are {problem.groups}"
     for axis in problem.axes:
