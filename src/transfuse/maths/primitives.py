@@ -37,9 +37,10 @@ class Primitive:
     ``rises`` says of each argument whether the result rises (1) or falls (-1) with it, or neither
     (0). ``exact``: small integers give representable results. ``least``: below it there is no
     value but NaN. ``ulp``: how far the CPU core's results may be from the exact ones, in units of
-    the last place; 0.5 is correctly rounded. ``gpu``: the same of a GPU, whose exponentials of
-    float32 are powers of two, so that what rounds their argument grows with it. ``flushed``: there
-    float32 below the normal numbers may count as 0, as argument and as result.
+    the last place; 0.5 is correctly rounded. ``gpu``: the same of a GPU, as PTX and libdevice
+    document their functions; exponentials of float32 are powers of two there, so that the error
+    grows with their argument. ``flushed``: there float32 below the normal numbers may count as 0,
+    as argument and as result.
 
     ``special``: operations of a GPU's special-function units that it takes at least, or plain ones
     that take no less time: one, where an algorithm is known that gets by with it, as a sigmoid does
