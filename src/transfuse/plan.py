@@ -54,8 +54,8 @@ class Machine:
 # value is copied, stored and turned in caches: at 16 products each, convolutions take the time of
 # 80 and more, and stored values won every case. An instruction of a map loads and stores what it
 # works on, and rows of inputs are short: for a value 0.05 to 0.07 ns on one core. What is kept for
-# gradients must save more than its writing costs, for memory has other uses: most on a GPU, where it
-# is scarce. Torch keeps more on both.
+# gradients must save more than its writing costs, for memory has other uses: on a GPU most, where
+# it is scarce. Torch keeps more on both.
 MACHINES = {
     "cuda": Machine(
         4.28e12,

@@ -59,22 +59,14 @@ def among(at, j, size):
 @triton.jit
 def reached(at, sizes, T: tl.constexpr, TAP: tl.constexpr):
     """For which anchors a tap finds an input; None: for all."""
-    d, h, w = at
     there = None
-    if T.leaves[0]:
-        there = among(d, T.taps[TAP][0], sizes.inputs[0])
-    if T.leaves[1]:
-        here = among(h, T.taps[TAP][1], sizes.inputs[1])
-        if there is None:
-            there = here
-        else:
-            there &= here
-    if T.leaves[2]:
-        here = among(w, T.taps[TAP][2], sizes.inputs[2])
-        if there is None:
-            there = here
-        else:
-            there &= here
+    for axis in tl.static_range(3):
+        if T.leaves[axis]:
+            here = among(at[axis], T.taps[TAP][axis], sizes.inputs[axis])
+            if there is None:
+                there = here
+            else:
+                there &= here
     return there
 
 
